@@ -5,8 +5,8 @@ const iso = (t) => new Date(t * 1000).toISOString();
 const GATES = ['deadline', 'suppression', 'preferences', 'dedup', 'digest', 'local_time', 'quiet_hours', 'caps', 'pool'];
 const HOSTILE = '<img src=x onerror=alert(1)>';
 
-/** The gates in their order, of which one decided. */
-function gates(decides, finding, more) {
+/** The gates in their order, of which one decided, or none. */
+export function gates(decides, finding, more) {
   const at = GATES.indexOf(decides);
   return GATES.map((gate, n) => ({ gate, finding: n < at || at < 0 ? 'passed' : n === at ? finding : 'not_reached', rule: '', until: null, ...(n === at ? more : {}) }));
 }

@@ -15,7 +15,7 @@ import path from 'node:path';
 
 import { MockJobs } from './mock-jobs.mjs';
 import { MockPools } from './mock-pools.mjs';
-import { MockRecipients } from './mock-recipients.mjs';
+import { MockRecipients, gates } from './mock-recipients.mjs';
 import { MockTenants } from './mock-tenants.mjs';
 
 const DASHBOARD = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '../../src/api/dashboard');
@@ -447,8 +447,7 @@ export async function startMock({ port = 0, phase = 'steady', empty = false, tok
       if (p === '/api/v1/gates') return send(200, { held: [], collected: [], more: false });
       if (p === '/api/v1/digests') return send(200, { at: iso(world.now), digests: [], may_change: true, next: null });
       if (/^\/api\/v1\/notifications\/\d+\/explain$/.test(p)) {
-        const gates = ['deadline', 'suppression', 'preferences', 'dedup', 'digest', 'local_time', 'quiet_hours', 'caps', 'pool'].map((gate) => ({ gate, finding: 'passed', rule: '', until: null }));
-        return send(200, { sentence: 'the message passes all gates', gates, first_planned_at: null, planned_at: null, digest: null, forecast: null });
+        return send(200, { sentence: 'the message passes all gates', gates: gates(''), first_planned_at: null, planned_at: null, digest: null, forecast: null });
       }
       if (p === '/api/v1/channels') return send(200, { at: iso(world.now), next: null, tenants: world.tenants ? world.tenants.channels() : [] });
       if (/^\/api\/v1\/(tenants|notifications\/batches)/.test(p)) {
