@@ -407,6 +407,10 @@ fn beyond(mut table: toml::Table, issues: &[Issue]) -> (BTreeMap<String, toml::T
         {
             table.insert(key.clone(), default.clone());
         }
+        // A pattern may name a pool that is left out.
+        if key == "pools" {
+            table.insert("serve_pools".to_owned(), defaults["serve_pools"].clone());
+        }
     }
     let rest: Result<Settings, _> = table.try_into();
     rest.map_or_else(

@@ -307,6 +307,14 @@ fn a_value_of_the_wrong_type_hides_no_other_problem() {
 }
 
 #[test]
+fn a_pool_that_is_no_table_is_not_missing_among_those_to_serve() {
+    let text = "serve_pools = [\"mail\"]\n[pools]\nmail = 3\n";
+    let refused = refusal(Some(text), &[]);
+    assert!(refused.contains("own.toml:3: pools.mail: must be a table"));
+    assert!(!refused.contains("serve_pools"), "{refused}");
+}
+
+#[test]
 fn an_empty_variable_counts_as_unset() {
     let empty: Vec<(&str, &str)> = KEYS.iter().map(|(_, variable)| (*variable, "")).collect();
     let settings = Settings::load(None, &env(&empty)).unwrap();
