@@ -19,7 +19,7 @@ use crate::config::{self, Settings};
 
 /// Checks the servers, the replica for lists, the schema, the settings, the clocks, the limits, the
 /// workers, the upkeep, the schedules and the signals of governed throttles. Prints one line for
-/// each check, without secrets and addresses; changes nothing. Exits with 1 if a check failed, and
+/// each finding, without secrets and addresses; changes nothing. Exits with 1 if a check failed, and
 /// with 0 if all are ok or only warn
 #[derive(clap::Args)]
 pub(super) struct Args {

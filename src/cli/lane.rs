@@ -17,7 +17,7 @@ use crate::throttle::{KeyState, Name};
 
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
-    /// List the known lanes of a throttle, the deepest first
+    /// List the lanes of a throttle that had ready jobs at the last count, the deepest first
     List {
         /// The throttle
         throttle: String,
