@@ -121,7 +121,7 @@ impl Settings {
         for (key, env) in KEYS {
             if let Some(text) = environment.get(*env).filter(|text| !text.is_empty()) {
                 // The value of the file does not count, so its problems do not either.
-                issues.retain(|issue| issue.pointer != pointer("", key));
+                issues.retain(|issue| segments(&issue.pointer).next().as_deref() != Some(*key));
                 origin
                     .variables
                     .insert((*key).to_owned(), format!("{env} (setting {key})"));

@@ -283,9 +283,12 @@ fn a_text_without_quotes_is_refused_and_hides_no_other_setting() {
     );
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("own.toml");
-    std::fs::write(&path, "log = 12345678901234567890\nconcurrency = 3\n").unwrap();
-    let settings = Settings::load(Some(&path), &env(&[("FLYBALL_LOG", "info")])).unwrap();
+    let text = "log = 12345678901234567890\nserve_kinds = [1e400]\nconcurrency = 3\n";
+    std::fs::write(&path, text).unwrap();
+    let variables = env(&[("FLYBALL_LOG", "info"), ("FLYBALL_SERVE_KINDS", "http")]);
+    let settings = Settings::load(Some(&path), &variables).unwrap();
     assert_eq!((settings.log.as_str(), settings.concurrency), ("info", 3));
+    assert_eq!(settings.serve_kinds, ["http"]);
 }
 
 #[test]
