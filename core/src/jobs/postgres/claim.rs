@@ -23,6 +23,16 @@ pub struct Batch {
     pub missing: Vec<i64>,
 }
 
+// The columns by which a claimed job is read.
+macro_rules! read_jobs {
+    () => {
+        "select j.id, j.lane_id, null::smallint as used, j.priority, j.cost, j.kind, j.args, j.throttle, j.key, j.max_attempts, j.created_at,
+    j.timeout_s, j.traceparent, j.retry
+from flyball.job j
+"
+    };
+}
+
 // `for update skip locked` keeps two dispatchers of one lane from taking the same row; both CTEs
 // are materialized because an inlined one could be evaluated twice and then lock more rows than
 // were granted. `ready_lane` serves the probe. A worker that was declared dead without knowing it
@@ -34,8 +44,8 @@ pub struct Batch {
 // their jobs are read afterwards. The attempts, which the job's own row does not hold, follow as rows
 // of their own, and only those above 0, because most jobs run once. Rows without an id report the
 // lanes that were checked, and one of them the number of jobs taken, so that no missing job goes
-// unnoticed. A row below 0 names a job to be cancelled: cancellation was requested while it ran, and
-// its attempt failed at the same moment.
+// unnoticed. A row with -1 names a job to be cancelled: cancellation was requested while it ran, and
+// its attempt failed at the same moment. One with -2 names a job of another day.
 //
 // Most lanes of a large fleet hold one job or two: a second look in the same statement costs a
 // fraction of a claim for a job that does not exist. It is an ordered probe with a limit, because
@@ -55,10 +65,9 @@ leased as (
     select job_id, $3, $4, lane_id, priority, attempt + 1, cost, holds_unique, now()
     from removed
 )
-select j.id, j.lane_id, null::smallint as used, j.priority, j.cost, j.kind, j.args, j.throttle, j.key, j.max_attempts, j.created_at,
-    j.timeout_s, j.traceparent, j.retry
-from flyball.job j
-where j.id = any(array(select job_id from removed))
+",
+            read_jobs!(),
+            "where j.id = any(array(select job_id from removed))
     and j.id >= (select min(job_id) from removed) and j.id <= (select max(job_id) from removed)
     and j.id >= ",
             $first_id,
@@ -151,12 +160,13 @@ picked as materialized (
     ""
 );
 
-// Reads jobs of other days than the claim did, in its columns.
-pub(super) const READ_CLAIMED: &str = "
-select j.id, j.lane_id, null::smallint as used, j.priority, j.cost, j.kind, j.args, j.throttle, j.key, j.max_attempts, j.created_at,
-    j.timeout_s, j.traceparent, j.retry
-from flyball.job j
-where j.id = any($1) and j.id >= $2 and j.id <= $3";
+// Reads jobs of other days than the claim did.
+pub(super) const READ_CLAIMED: &str = concat!(
+    "
+",
+    read_jobs!(),
+    "where j.id = any($1) and j.id >= $2 and j.id <= $3"
+);
 
 // A lease whose job is in no day can end in no other way: handed back, it would be claimed again
 // for ever. The history has no place for it either, so it is recorded among the recent failures.
@@ -232,7 +242,7 @@ impl Queue {
             return Ok(Batch::default());
         }
         let (lanes, priorities, jobs) = place_columns(places);
-        let (first_id, last_id) = span(&jobs);
+        let (first_id, last_id) = span(jobs.iter().copied()).unwrap_or_default();
         let requested = sqlx::query(CLAIM_LOOKED_AT)
             .bind(lanes)
             .bind(priorities)
@@ -268,8 +278,7 @@ impl Queue {
                 None => claimed.push(read(row, id, row.try_get(1)?, fence)),
             }
         }
-        if !elsewhere.is_empty() {
-            let (first_id, last_id) = span(&elsewhere);
+        if let Some((first_id, last_id)) = span(elsewhere.iter().copied()) {
             let rows = sqlx::query(READ_CLAIMED)
                 .bind(elsewhere)
                 .bind(first_id)
@@ -280,8 +289,7 @@ impl Queue {
                 claimed.push(read(row, row.try_get(0)?, row.try_get(1)?, fence));
             }
         }
-        let ids = claimed.iter().map(|one| one.job.id);
-        if let Some((first_id, last_id)) = ids.clone().min().zip(ids.max()) {
+        if let Some((first_id, last_id)) = span(claimed.iter().map(|one| one.job.id)) {
             self.claimed_days.lock().note(first_id, last_id);
         }
         for one in &mut claimed {
@@ -346,11 +354,9 @@ fn read(row: &PgRow, id: i64, lane_id: i64, fence: i64) -> Claimed {
     }
 }
 
-/// Returns the least and the greatest of these ids.
-fn span(ids: &[i64]) -> (i64, i64) {
-    let least = ids.iter().min().copied().unwrap_or_default();
-    let greatest = ids.iter().max().copied().unwrap_or_default();
-    (least, greatest)
+/// Returns the least and the greatest of these ids; `None` if there are none.
+fn span(ids: impl Iterator<Item = i64> + Clone) -> Option<(i64, i64)> {
+    ids.clone().min().zip(ids.max())
 }
 
 /// Returns the lanes, priorities and jobs of places.
