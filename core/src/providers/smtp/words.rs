@@ -270,6 +270,10 @@ mod tests {
         )
     }
 
+    fn class(digits: u16, text: &str, stage: Stage) -> Class {
+        class_of(&judged(digits, text, stage).sent)
+    }
+
     /// Returns answers that the row might match: three digits, text and stage.
     fn answers(row: &Code) -> Vec<(u16, String, Stage)> {
         let stages = STAGES.into_iter().filter(|stage| {
@@ -320,7 +324,7 @@ mod tests {
             assert!(!own.is_empty(), "{row:?} is never reached");
             for (digits, text, stage) in own {
                 assert_eq!(
-                    class_of(&judged(digits, &text, stage).sent),
+                    class(digits, &text, stage),
                     row.class,
                     "{row:?} {digits} {text} {stage:?}"
                 );
@@ -330,7 +334,6 @@ mod tests {
 
     #[test]
     fn the_enhanced_code_comes_first() {
-        let class = |digits, text: &str, stage| class_of(&judged(digits, text, stage).sent);
         assert_eq!(
             class(452, "4.2.2 Mailbox full", Stage::Rcpt),
             Class::Throttled(Scope::Recipient)
@@ -406,8 +409,7 @@ mod tests {
             (530, "5.7.0 Authentication required", Stage::Rcpt),
         ];
         for (digits, text, stage) in account {
-            let class = class_of(&judged(digits, text, stage).sent);
-            assert_eq!(class, Class::Account, "{text}");
+            assert_eq!(class(digits, text, stage), Class::Account, "{text}");
         }
         let limits = [
             (550, "5.4.5 Daily user sending quota exceeded.", Stage::Dot),
@@ -424,7 +426,6 @@ mod tests {
                 "{text}"
             );
         }
-        let class = |digits, text, stage| class_of(&judged(digits, text, stage).sent);
         assert_eq!(
             class(550, "5.1.1 Sender address rejected", Stage::Mail),
             Class::Request
@@ -445,7 +446,7 @@ mod tests {
 
     #[test]
     fn an_answer_of_the_recipients_server_that_a_relay_repeats_is_not_about_the_account() {
-        let class = |text: &str| class_of(&judged(550, text, Stage::Rcpt).sent);
+        let class = |text: &str| class(550, text, Stage::Rcpt);
         let repeated = [
             "554 5.7.1 <bob@example.net>: Relay access denied (in reply to RCPT TO command)",
             "550-5.7.1 Daily relay limit exceeded",
