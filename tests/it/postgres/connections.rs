@@ -5,7 +5,7 @@ use std::time::Duration;
 use flyball::postgres::{Access, Db};
 use futures_util::future::join_all;
 
-use crate::support::{database, eventually};
+use crate::support::{Database, database, eventually};
 
 const SOON: Duration = Duration::from_secs(30);
 
@@ -13,6 +13,20 @@ const SOON: Duration = Duration::from_secs(30);
 async fn process(db: &Db) -> i32 {
     let asked = sqlx::query_scalar("select pg_backend_pid()");
     asked.fetch_one(db).await.unwrap()
+}
+
+/// Ends processes of the server and waits until they are gone.
+async fn end(database: &Database, processes: &[i32]) {
+    let ended = sqlx::query("select pg_terminate_backend(pid) from unnest($1) pid");
+    let ended = ended.bind(processes).execute(database.pool());
+    ended.await.unwrap();
+    eventually("the processes are gone", SOON, || async {
+        let asked = sqlx::query_scalar("select count(*) from pg_stat_activity where pid = any($1)");
+        let asked = asked.bind(processes).fetch_one(database.pool());
+        let left: i64 = asked.await.unwrap();
+        (left == 0).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -65,14 +79,7 @@ async fn a_connection_that_was_lost_while_it_was_idle_is_replaced() {
     let access = Access::from(database.url());
     let db = Db::connect(&access, 2, SOON).await.unwrap();
     let first = process(&db).await;
-    let ended = sqlx::query("select pg_terminate_backend($1)").bind(first);
-    ended.execute(database.pool()).await.unwrap();
-    eventually("the process is gone", SOON, || async {
-        let asked = sqlx::query_scalar("select count(*) from pg_stat_activity where pid = $1");
-        let left: i64 = asked.bind(first).fetch_one(database.pool()).await.unwrap();
-        (left == 0).then_some(())
-    })
-    .await;
+    end(&database, &[first]).await;
     // Real time: a connection that answered within the last second is not asked again.
     tokio::time::sleep(Duration::from_millis(1100)).await;
     assert_ne!(process(&db).await, first);
@@ -89,16 +96,7 @@ async fn a_restart_of_the_server_fails_one_statement_and_not_one_for_each_connec
     });
     let processes: Vec<i32> = join_all(asked).await;
 
-    let ended = sqlx::query("select pg_terminate_backend(pid) from unnest($1) pid");
-    let ended = ended.bind(&processes).execute(database.pool());
-    ended.await.unwrap();
-    eventually("the processes are gone", SOON, || async {
-        let asked = sqlx::query_scalar("select count(*) from pg_stat_activity where pid = any($1)");
-        let asked = asked.bind(&processes).fetch_one(database.pool());
-        let left: i64 = asked.await.unwrap();
-        (left == 0).then_some(())
-    })
-    .await;
+    end(&database, &processes).await;
 
     let mut failed = 0;
     for _ in 0..4 {
