@@ -9,7 +9,7 @@ use flyball::postgres::Db;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 use tokio::sync::Barrier;
 
-use super::fixture::{FENCE, claim_all, end, enqueue_one, http, queue, state, worker};
+use super::fixture::{BLOCKED, FENCE, claim_all, end, enqueue_one, http, queue, state, worker};
 use crate::support::eventually;
 
 const SOON: Duration = Duration::from_secs(20);
@@ -497,10 +497,8 @@ async fn a_job_of_a_day_that_is_being_emptied_is_still_waited_for() {
         .await
         .unwrap();
     let end_it = async {
-        let those_that_wait = "select count(*) from pg_stat_activity
-            where datname = current_database() and wait_event_type = 'Lock'";
         eventually("all wait for the day", SOON, || async {
-            (count(&queue, those_that_wait).await == 3).then_some(())
+            (count(&queue, BLOCKED).await == 3).then_some(())
         })
         .await;
         emptying.execute("commit").await.unwrap();

@@ -10,6 +10,10 @@ use crate::support::{Database, database};
 
 pub const FENCE: i64 = 4242;
 
+/// Counts the sessions that wait for a lock.
+pub const BLOCKED: &str = "select count(*) from pg_stat_activity
+    where datname = current_database() and wait_event_type = 'Lock'";
+
 pub async fn queue() -> (Database, Queue) {
     let database = database().await;
     let queue = Queue::connect(database.url(), 6, Duration::from_secs(20))

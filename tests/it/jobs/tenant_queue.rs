@@ -4,15 +4,12 @@ use std::time::Duration;
 
 use sqlx::{AssertSqlSafe, PgPool};
 
+use super::fixture::BLOCKED;
 use crate::support::{Database, database, eventually};
 
 const SOON: Duration = Duration::from_secs(30);
 
 const PENDING: &str = "select count(*) from flyball.pending";
-
-/// Counts the sessions that wait for a lock.
-const BLOCKED: &str = "select count(*) from pg_stat_activity
-    where datname = current_database() and wait_event_type = 'Lock'";
 
 /// Makes a dead letter of each message that is ready.
 const DIE: &str = "with gone as (delete from flyball.ready returning *)
