@@ -114,13 +114,16 @@ impl RecordedKnobs {
     }
 }
 
+/// Returns the fields of a throttle that are worth restoring.
+fn lasting(fields: &BTreeMap<String, String>) -> impl Iterator<Item = (&String, &String)> {
+    let all = fields.iter();
+    all.filter(|(field, _)| !PASSING.contains(&field.as_str()))
+}
+
 /// Returns a hash of the fields of a throttle that are worth restoring.
 fn hash_of(fields: &BTreeMap<String, String>) -> u64 {
     let mut hasher = DefaultHasher::new();
-    fields
-        .iter()
-        .filter(|(field, _)| !PASSING.contains(&field.as_str()))
-        .for_each(|field| field.hash(&mut hasher));
+    lasting(fields).for_each(|field| field.hash(&mut hasher));
     hasher.finish()
 }
 
@@ -177,6 +180,7 @@ pub(super) async fn tick(
     let (patterns, others): (Vec<Name>, Vec<Name>) = known.into_iter().partition(Name::is_pattern);
     let all: Vec<Name> = others.into_iter().chain(patterns).collect();
     let written = store.written_knobs(&all).await;
+    let mut newest: Option<KnobFields> = None;
     for (name, written) in all.into_iter().zip(written) {
         let written = match (written, kept.get(&name)) {
             (Ok(None), Some(fields)) => match store.was_taken_away(&name).await {
@@ -197,10 +201,14 @@ pub(super) async fn tick(
             (Ok(None), None) => continue,
             (Ok(Some(written)), Some(fields)) if is_behind(&written.fields, fields) => {
                 // Another process may have recorded what was read here.
-                let mut newest = record.load().await?.into_iter();
-                match newest.find(|(of, all)| *of == name && is_behind(&written.fields, all)) {
-                    Some((_, all)) => bring_forward(store, &name, &all, &written.fields).await,
-                    None => Ok(written),
+                if newest.is_none() {
+                    newest = Some(record.load().await?.into_iter().collect());
+                }
+                match newest.as_ref().and_then(|newest| newest.get(&name)) {
+                    Some(fields) if is_behind(&written.fields, fields) => {
+                        bring_forward(store, &name, fields, &written.fields).await
+                    }
+                    _ => Ok(written),
                 }
             }
             (Ok(Some(written)), _) => Ok(written),
@@ -285,17 +293,11 @@ async fn bring_forward(
     recorded: &BTreeMap<String, String>,
     stands: &BTreeMap<String, String>,
 ) -> Result<WrittenKnobs, throttle::Error> {
-    let lasts = |field: &String| !PASSING.contains(&field.as_str());
-    let removed = stands.keys().filter(|field| !recorded.contains_key(*field));
-    let removed = removed.map(|field| (field.clone(), None));
-    let texts = recorded
-        .iter()
-        .map(|(field, text)| (field.clone(), Some(text.clone())));
+    let removed = lasting(stands).map(|(field, _)| (field.clone(), None));
+    let texts = lasting(recorded).map(|(field, text)| (field.clone(), Some(text.clone())));
     let change = Change {
-        fields: removed
-            .chain(texts)
-            .filter(|(field, _)| lasts(field))
-            .collect(),
+        // Of two with the same name, the recorded one stays.
+        fields: removed.chain(texts).collect(),
         if_seq: stands.get("seq").and_then(|seq| seq.parse().ok()),
         by: "flyball".to_owned(),
         why: "restored: Redis had an older copy of the knobs".to_owned(),
@@ -312,11 +314,8 @@ async fn restore(
     name: &Name,
     fields: &BTreeMap<String, String>,
 ) -> Result<WrittenKnobs, throttle::Error> {
-    let fields = fields
-        .iter()
-        .filter(|(field, _)| !PASSING.contains(&field.as_str()));
     let change = Change {
-        fields: fields
+        fields: lasting(fields)
             .map(|(field, text)| (field.clone(), Some(text.clone())))
             .collect(),
         by: "flyball".to_owned(),
