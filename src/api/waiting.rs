@@ -202,14 +202,7 @@ pub fn for_closed(status: &Status, limit: &Limit) -> Option<WaitReason> {
     };
     let zero = |field: &str| {
         if is_breakers_zero(&status.raw, field) {
-            if let Some(nothing) = without_restart(status) {
-                return format!("its breaker is open; {nothing}");
-            }
-            let restarts = match status.lease_expired {
-                true => NO_GOVERNOR,
-                false => "it restarts when the load is gone",
-            };
-            return format!("its breaker is open{why}; {restarts}");
+            return format!("its {}", open_breaker(status, &why, NO_GOVERNOR));
         }
         let set = if by.is_empty() { "" } else { ", set" };
         format!(
@@ -247,17 +240,22 @@ pub fn for_closed(status: &Status, limit: &Limit) -> Option<WaitReason> {
     Some(WaitReason::without_end(reason))
 }
 
-/// Returns what ends the stop of a breaker in a mode in which no governor restarts the work; `None`
-/// in the mode auto.
-pub fn without_restart(status: &Status) -> Option<String> {
+/// Describes the stop by a breaker and what ends it; `why` follows the stop, and `gone` is the text
+/// for a governor that is not at work. In another mode than auto none restarts the work.
+pub fn open_breaker(status: &Status, why: &str, gone: &str) -> String {
     let (name, mode) = (&status.name, status.knobs.mode);
-    (mode != Mode::Auto).then(|| {
-        format!(
-            "in mode {} nothing restarts it; give it back with: flyball throttle set {name} \
-             mode=auto",
+    if mode != Mode::Auto {
+        return format!(
+            "breaker is open; in mode {} nothing restarts it; give it back with: flyball throttle \
+             set {name} mode=auto",
             mode.as_str()
-        )
-    })
+        );
+    }
+    let restarts = match status.lease_expired {
+        true => gone,
+        false => "it restarts when the load is gone",
+    };
+    format!("breaker is open{why}; {restarts}")
 }
 
 /// Removes the texts that people and receivers left at a throttle, which may tell about other

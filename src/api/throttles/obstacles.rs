@@ -1,7 +1,7 @@
 //! The obstacles of a throttle besides its rate: a pause of everything, a pause after a refusal, a
 //! debt, a throttle above, slots, keys, failures.
 
-use crate::api::waiting::{first_line, for_everything, for_writes, without_restart};
+use crate::api::waiting::{first_line, for_everything, for_writes, open_breaker};
 use crate::governor::actuator::{is_breakers_zero, is_stopped_by_breaker};
 use crate::governor::explain::{number, seconds};
 use crate::governor::time::unix_s;
@@ -133,14 +133,9 @@ fn at_zero(status: &Status) -> String {
         return format!("It is stopped: {}.", first_line(why));
     }
     if is_stopped_by_breaker(&status.raw) {
-        if let Some(nothing) = without_restart(status) {
-            return format!("Its breaker is open; {nothing}.");
-        }
-        let restarts = match status.lease_expired {
-            true => "nothing restarts it, because no governor is at work",
-            false => "it restarts when the load is gone",
-        };
-        return format!("Its breaker is open: {}; {restarts}.", quoted(&knobs.why));
+        let why = format!(": {}", quoted(&knobs.why));
+        let gone = "nothing restarts it, because no governor is at work";
+        return format!("Its {}.", open_breaker(status, &why, gone));
     }
     if !status.effective_rps.is_stopped() && knobs.concurrency == Some(0) {
         return format!(

@@ -199,8 +199,7 @@ fn lapsed(requested: &WhyInput, knobs: &Knobs, rate: &str) -> Vec<String> {
     });
     // The breaker's zero is below safe_rps and stays.
     let stands = if knobs.rps.is_stopped() {
-        let tripped = tripped(requested);
-        format!("stopped by the breaker{tripped}, and nothing restarts it")
+        format!("{}, and nothing restarts it", by_breaker(requested))
     } else {
         format!(
             "{rate}, limited to safe_rps {}",
@@ -213,27 +212,29 @@ fn lapsed(requested: &WhyInput, knobs: &Knobs, rate: &str) -> Vec<String> {
     ]
 }
 
-/// Returns the last trip in parentheses; empty if none is known.
-fn tripped(requested: &WhyInput) -> String {
+/// Returns the phrase for a stop by the breaker, with its last trip if that is known.
+fn by_breaker(requested: &WhyInput) -> String {
     let trip = requested.view.and_then(|view| view.last_trip.as_ref());
-    trip.map_or_else(String::new, |trip| {
+    let tripped = trip.map_or_else(String::new, |trip| {
         format!(
             " ({} rose to {} x its setpoint {} ago)",
             trip.by,
             number(trip.height),
             seconds(requested.now - unix_s(trip.at))
         )
-    })
+    });
+    format!("stopped by the breaker{tripped}")
 }
 
 /// Returns the phrase for a manual rate, or for a stop by the breaker that a person left.
 fn by_hand(requested: &WhyInput, status: &Status, rate: &str) -> String {
-    let (actuator, mode) = (actuator(requested), status.knobs.mode.as_str());
+    let actuator = actuator(requested);
     if actuator.text(&status.raw) == Some(BREAKERS_ZERO) {
-        let (field, tripped) = (actuator.field(), tripped(requested));
         return format!(
-            "stopped by the breaker{tripped}, and in mode {mode} nothing restarts it: set {field}, \
-             or mode=auto"
+            "{}, and in mode {} nothing restarts it: set {}, or mode=auto",
+            by_breaker(requested),
+            status.knobs.mode.as_str(),
+            actuator.field()
         );
     }
     let set = writer(requested, status, " by");
