@@ -7,6 +7,9 @@ use crate::throttle::RateLimit;
 /// The share of the time with waiters above which the throttle counts as the bottleneck.
 const BOTTLENECK: f64 = 0.5;
 
+/// The lead of a sample over the clock of the tick from which it is none, in seconds.
+pub(super) const AHEAD_S: f64 = 60.0;
+
 /// The observations since the last tick; times are unix seconds of one clock.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]

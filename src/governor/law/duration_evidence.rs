@@ -19,7 +19,7 @@ use super::part::{StatePart, all_finite};
 use crate::control::lag_filter::delag;
 use crate::control::{Observer, clamp_finite};
 use crate::governor::law::Signal;
-use crate::governor::observation::SignalSample;
+use crate::governor::observation::{AHEAD_S, SignalSample};
 use crate::governor::policy::{Policy, SignalKind, SignalPolicy, SignalSource};
 
 /// The score at which durations count as informative or as uninformative: odds of fifty to one.
@@ -217,7 +217,7 @@ impl DurationEvidence {
         };
         let trial = self.trials.entry(about.name.clone()).or_default();
         let (at, x) = (sample.at, (value / about.setpoint).min(1e6));
-        if at > now + 60.0 || trial.newest.is_some_and(|(newest, _)| at <= newest) {
+        if at > now + AHEAD_S || trial.newest.is_some_and(|(newest, _)| at <= newest) {
             return;
         }
         let Some((then, before)) = trial.newest.replace((at, x)) else {

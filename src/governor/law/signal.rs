@@ -6,6 +6,7 @@ use super::controller::Controller;
 use super::part::{StatePart, all_finite};
 use crate::control::lag_filter::Tuning;
 use crate::control::{History, LagFilter, LoadSample, clamp_finite, trip};
+use crate::governor::observation::AHEAD_S;
 use crate::governor::policy::{ControllerTuning, SignalKind, SignalPolicy};
 
 /// The height of trip levels above the setpoint, in sigmas of the signal's own noise.
@@ -107,7 +108,7 @@ impl Signal {
         value: f64,
         history: &History,
     ) {
-        if !(value.is_finite() && value >= 0.0 && at <= now + 60.0 && self.front.is_news(at)) {
+        if !(value.is_finite() && value >= 0.0 && at <= now + AHEAD_S && self.front.is_news(at)) {
             return;
         }
         self.value = Some(value);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use crate::governor::observation::SignalSample;
+use crate::governor::observation::{AHEAD_S, SignalSample};
 use crate::governor::policy::{
     Extractor, FeedbackKind, Policy, ProbeTarget, SignalPolicy, SignalSource,
 };
@@ -25,10 +25,6 @@ use crate::signals::{
 
 /// The timeout of one look of the fast path.
 const LOOK_WITHIN: Duration = Duration::from_millis(500);
-
-/// The lead of a sample over the store's clock from which it is none, in seconds; the law ignores
-/// such samples, and people must be told why.
-const AHEAD_S: f64 = 60.0;
 
 /// The span of feedback that the fast path judges by, in seconds.
 const FEEDBACK_WINDOW_S: f64 = 5.0;
@@ -239,6 +235,7 @@ impl Sources {
                         }
                         _ => self.history(about, now).await?,
                     };
+                    // The law ignores such samples, and people must be told why.
                     if let Some(early) = readings.iter().find(|one| one.at > now + AHEAD_S) {
                         let ahead_s = early.at - now;
                         return Err(Missing::Future { ahead_s }.into());
