@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use flyball::app::{App, Roles};
-use flyball::config::Settings;
-use flyball::jobs::{Kinds, Queue};
+use flyball::jobs::Queue;
 use flyball::throttle::{Change, Error, LUA_TEXT, RedisStore, Store, reason_meaning};
 
+use super::world::app_on;
 use crate::support::redis_server::Server;
-use crate::support::{app_environment, database, eventually};
+use crate::support::{database, eventually};
 use crate::throttle::{ask, fields, name};
 
 const SOON: Duration = Duration::from_secs(60);
@@ -103,9 +102,6 @@ async fn one_bad_hash_of_knobs_stops_neither_a_start_nor_the_recording_of_others
         database().await,
         tempfile::tempdir().unwrap(),
     );
-    let mut environment = app_environment(&database, folder.path()).await;
-    environment.insert("REDIS_URL".to_owned(), server.url());
-    environment.insert("FLYBALL_REDIS_PREFIX".to_owned(), String::new());
     command(
         &server,
         &[
@@ -155,13 +151,7 @@ async fn one_bad_hash_of_knobs_stops_neither_a_start_nor_the_recording_of_others
             .unwrap();
     }
 
-    let app = App::start(
-        &Settings::load(None, &environment).unwrap(),
-        Roles::ALL,
-        Kinds::default(),
-    )
-    .await
-    .unwrap();
+    let app = app_on(&server, &database, folder.path()).await;
 
     eventually("every throttle that can be is recorded", SOON, || async {
         let text =

@@ -3,13 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use flyball::app::{App, Roles};
-use flyball::config::Settings;
-use flyball::jobs::{Kinds, Queue};
-use flyball::throttle::Change;
+use flyball::jobs::Queue;
 
+use super::world::{app_on, change};
 use crate::support::redis_server::Server;
-use crate::support::{app_environment, database, eventually};
+use crate::support::{database, eventually};
 use crate::throttle::name;
 
 const SOON: Duration = Duration::from_secs(60);
@@ -40,9 +38,6 @@ async fn hundreds_of_throttles_are_recorded_follow_edits_and_come_back_when_redi
         database().await,
         tempfile::tempdir().unwrap(),
     );
-    let mut environment = app_environment(&database, folder.path()).await;
-    environment.insert("REDIS_URL".to_owned(), server.url());
-    environment.insert("FLYBALL_REDIS_PREFIX".to_owned(), String::new());
     write(&server, 1000);
     let queue = Queue::connect(database.url(), 2, SOON).await.unwrap();
     let recorded = async |rps: i64| {
@@ -56,13 +51,7 @@ async fn hundreds_of_throttles_are_recorded_follow_edits_and_come_back_when_redi
         (count == THROTTLES).then_some(())
     };
 
-    let app = App::start(
-        &Settings::load(None, &environment).unwrap(),
-        Roles::ALL,
-        Kinds::default(),
-    )
-    .await
-    .unwrap();
+    let app = app_on(&server, &database, folder.path()).await;
     eventually("all are recorded", SOON, || recorded(1000)).await;
     write(&server, 5000);
     eventually("all edits are recorded", SOON, || recorded(5000)).await;
@@ -107,27 +96,11 @@ async fn a_stop_that_redis_has_lost_with_an_older_copy_of_the_knobs_comes_back()
         database().await,
         tempfile::tempdir().unwrap(),
     );
-    let mut environment = app_environment(&database, folder.path()).await;
-    environment.insert("REDIS_URL".to_owned(), server.url());
-    environment.insert("FLYBALL_REDIS_PREFIX".to_owned(), String::new());
     let queue = Queue::connect(database.url(), 2, SOON).await.unwrap();
-    let app = App::start(
-        &Settings::load(None, &environment).unwrap(),
-        Roles::ALL,
-        Kinds::default(),
-    )
-    .await
-    .unwrap();
+    let app = app_on(&server, &database, folder.path()).await;
     let set = async |fields: &[(&str, &str)]| {
-        let texts = fields.iter();
-        let texts = texts.map(|(field, text)| ((*field).to_owned(), Some((*text).to_owned())));
-        let change = Change {
-            fields: texts.collect(),
-            by: "ann".to_owned(),
-            create: true,
-            ..Change::default()
-        };
-        app.throttles.set(&name("older"), &change).await.unwrap();
+        let set = app.throttles.set(&name("older"), &change(fields)).await;
+        set.unwrap();
     };
     let key = "throttle:older:knobs";
     set(&[("rps", "5"), ("borrow", "1")]).await;

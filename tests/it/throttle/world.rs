@@ -2,10 +2,14 @@
 //! in both.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
+use flyball::app::{App, Roles};
+use flyball::config::Settings;
+use flyball::jobs::Kinds;
 use flyball::throttle::{
     AcquireRequest, AcquireResponse, Change, Grant, LaneRequest, Limit, MemoryStore, Name,
     RedisStore, Refund, Status, Store,
@@ -13,6 +17,7 @@ use flyball::throttle::{
 
 use super::refusals::work;
 use crate::support::redis_server::Server;
+use crate::support::{Database, app_environment};
 
 /// The start of virtual time, in unix microseconds.
 pub const START: i64 = 1_795_000_000_000_000;
@@ -221,6 +226,16 @@ pub fn change(given: &[(&str, &str)]) -> Change {
         create: true,
         ..Change::default()
     }
+}
+
+/// Starts the program with this database and this Redis, and knobs from `folder`.
+pub async fn app_on(server: &Server, database: &Database, folder: &Path) -> App {
+    let mut environment = app_environment(database, folder).await;
+    environment.insert("REDIS_URL".to_owned(), server.url());
+    environment.insert("FLYBALL_REDIS_PREFIX".to_owned(), String::new());
+    let settings = Settings::load(None, &environment).unwrap();
+    let app = App::start(&settings, Roles::ALL, Kinds::default());
+    app.await.unwrap()
 }
 
 /// Checks each property once in memory and once in Redis.
