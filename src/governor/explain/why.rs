@@ -12,7 +12,7 @@ use jiff::Timestamp;
 
 use super::format::{number, seconds};
 use super::view::{FindingView, GovernorView, OverrideView, SignalView};
-use crate::governor::actuator::{Actuator, BREAKERS_ZERO};
+use crate::governor::actuator::{Actuator, is_breakers_zero};
 use crate::governor::decision::Decision;
 use crate::governor::law::{LearnedQuota, Phase, Verdict};
 use crate::governor::manual_override::GOVERNOR;
@@ -35,9 +35,6 @@ const TRIP_S: f64 = 7.0 * 86_400.0;
 const GONE_S: f64 = 200.0;
 /// The remedy for a governor that is gone.
 const START_A_GOVERNOR: &str = "check that a process with the role governor is running";
-/// The conditions of the first decision.
-const NEEDS_A_POLICY: &str = "that takes a [[signal]] in its knobs file, and a process with the \
-                              role governor that has this file";
 
 /// The facts about a throttle from which the sentence is built.
 #[derive(Clone, Copy, Debug)]
@@ -138,8 +135,7 @@ fn because(requested: &WhyInput, status: &Status) -> Vec<String> {
         )];
     }
     // A person's stop holds with and without a governor.
-    let is_stopped_by_hand =
-        knobs.rps.is_stopped() && actuator.text(&status.raw) != Some(BREAKERS_ZERO);
+    let is_stopped_by_hand = knobs.rps.is_stopped() && !is_breakers_zero(&status.raw, field);
     if status.lease_expired && actuator == Actuator::Rps && !is_stopped_by_hand {
         return lapsed(requested, knobs, &rate);
     }
@@ -228,13 +224,12 @@ fn by_breaker(requested: &WhyInput) -> String {
 
 /// Returns the phrase for a manual rate, or for a stop by the breaker that a person left.
 fn by_hand(requested: &WhyInput, status: &Status, rate: &str) -> String {
-    let actuator = actuator(requested);
-    if actuator.text(&status.raw) == Some(BREAKERS_ZERO) {
+    let field = actuator(requested).field();
+    if is_breakers_zero(&status.raw, field) {
         return format!(
-            "{}, and in mode {} nothing restarts it: set {}, or mode=auto",
+            "{}, and in mode {} nothing restarts it: set {field}, or mode=auto",
             by_breaker(requested),
-            status.knobs.mode.as_str(),
-            actuator.field()
+            status.knobs.mode.as_str()
         );
     }
     let set = writer(requested, status, " by");
@@ -251,7 +246,9 @@ fn governed(requested: &WhyInput, status: &Status, rate: &str) -> Vec<String> {
         let Some(decided) = last_decision(requested) else {
             return vec![
                 rate.to_owned(),
-                format!("its mode is auto, but no governor has decided yet: {NEEDS_A_POLICY}"),
+                "its mode is auto, but no governor has decided yet: that takes a [[signal]] in its \
+                 knobs file, and a process with the role governor that has this file"
+                    .to_owned(),
             ];
         };
         let slots = status.knobs.concurrency.filter(|slots| *slots > 0);
