@@ -47,6 +47,8 @@ export async function recipientChecks({ page, url, mock, provoked, check, shot, 
     const faults = [];
     if (!(await page.evaluate(toggle(905)))) faults.push('the button loses the focus');
     await page.until('its way', `${wayOf(905)}?.querySelectorAll('.gates li').length === 9`);
+    const lines = await page.evaluate(`new Set([...${wayOf(905)}.querySelectorAll('.gates li')].map((gate) => gate.getBoundingClientRect().top)).size`);
+    if (lines !== 1) faults.push(`the gates stand in ${lines} lines`);
     const held = await page.evaluate(`${wayOf(905)}.querySelector('[data-finding=waits]').innerText.replace(/\\s+/g, ' ')`);
     if (!/^quiet hours waits since \d.* until \d.*22:00-08:00 Europe\/Berlin the profile by ann, changed /.test(held)) faults.push(`the gate reads "${held}"`);
     await page.evaluate(toggle(904));
