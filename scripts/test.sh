@@ -174,7 +174,7 @@ else
     # With the features of the whole workspace, so that nothing is compiled again.
     part lab 0 --workspace --test demo -- "${with_times[@]}"
     part waiting 19 --workspace --test it -- "${waiting[@]}" "${not_timed[@]}" \
-      --test-threads "$((cores * 3))" "${with_times[@]}"
+      --test-threads "$((cores * 4))" "${with_times[@]}"
     part unit 19 --workspace --lib --bins -- "${with_times[@]}"
     part doc 19 --workspace --doc
   }
