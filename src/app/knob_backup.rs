@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 use crate::service::{LoopOptions, periodic};
+use crate::throttle::on_demand::MADE_FROM;
 use crate::throttle::postgres::KnobRecord;
 use crate::throttle::{self, Change, Name, Store, WrittenKnobs, rules};
 
@@ -33,6 +34,16 @@ const PASSING: &[&str] = &[
 
 /// Those of them that are recorded all the same, because they tell an older copy from a newer one.
 const DATED: [&str; 2] = ["seq", "at"];
+
+/// Author of the throttles that Flyball makes, and of the knobs that it restores.
+const AUTHOR: &str = "flyball";
+
+/// Beginning of the reason for knobs that were restored.
+const RESTORED: &str = "restored:";
+
+/// Knobs of a Redis that came back with a snapshot, and of one that came back empty, in messages.
+const OLDER: &str = "an older copy";
+const ANEW: &str = "a copy made on first use";
 
 pub(super) async fn run(store: Arc<dyn Store>, record: KnobRecord, cancel: CancellationToken) {
     let kept = Arc::new(tokio::sync::Mutex::new((
@@ -183,7 +194,7 @@ pub(super) async fn tick(
     let mut newest: Option<KnobFields> = None;
     for (name, written) in all.into_iter().zip(written) {
         let written = match (written, kept.get(&name)) {
-            (Ok(None), Some(fields)) => match store.was_taken_away(&name).await {
+            (Ok(None), Some(fields)) => match was_taken_away(store, &name).await {
                 Ok(true) => {
                     record.forget(&name).await?;
                     recorded.saved.remove(&name);
@@ -199,14 +210,26 @@ pub(super) async fn tick(
                 Err(error) => Err(error),
             },
             (Ok(None), None) => continue,
-            (Ok(Some(written)), Some(fields)) if is_behind(&written.fields, fields) => {
+            (Ok(Some(written)), Some(fields))
+                if is_behind(&written.fields, fields) || is_made_anew(&written.fields, fields) =>
+            {
                 // Another process may have recorded what was read here.
                 if newest.is_none() {
                     newest = Some(record.load().await?.into_iter().collect());
                 }
                 match newest.as_ref().and_then(|newest| newest.get(&name)) {
                     Some(fields) if is_behind(&written.fields, fields) => {
-                        bring_forward(store, &name, fields, &written.fields).await
+                        bring_forward(store, &name, fields, &written.fields, OLDER).await
+                    }
+                    Some(fields) if is_made_anew(&written.fields, fields) => {
+                        match store.is_kept(&name).await {
+                            // The throttle was deleted before it was made.
+                            Ok(true) => Ok(written),
+                            Ok(false) => {
+                                bring_forward(store, &name, fields, &written.fields, ANEW).await
+                            }
+                            Err(error) => Err(error),
+                        }
                     }
                     _ => Ok(written),
                 }
@@ -286,12 +309,34 @@ fn is_behind(stands: &BTreeMap<String, String>, recorded: &BTreeMap<String, Stri
     is_less && both("at").is_some_and(|(here, recorded)| here <= recorded)
 }
 
-/// Replaces the older copy `stands` of a throttle's knobs by the recorded ones.
+/// Returns true if a throttle was made by itself after its knobs were recorded, as on first use in a
+/// Redis that was emptied: the knobs of which it was made must not replace those that people set.
+fn is_made_anew(stands: &BTreeMap<String, String>, recorded: &BTreeMap<String, String>) -> bool {
+    let number = |fields: &BTreeMap<String, String>, field: &str| -> Option<u64> {
+        fields.get(field)?.parse().ok()
+    };
+    let text = |field: &str| stands.get(field).map_or("", String::as_str);
+    let is_own = text("by") == AUTHOR || stands.contains_key(MADE_FROM);
+    number(stands, "seq") == Some(1)
+        && is_own
+        && !text("why").starts_with(RESTORED)
+        && number(stands, "at") > number(recorded, "at")
+        && hash_of(stands) != hash_of(recorded)
+}
+
+/// Returns true if somebody deleted recorded knobs in a Redis that was not emptied.
+async fn was_taken_away(store: &dyn Store, name: &Name) -> Result<bool, throttle::Error> {
+    // Restored knobs are there before they are kept.
+    Ok(store.is_kept(name).await? && store.status(name).await?.is_none())
+}
+
+/// Replaces the knobs `stands` of a throttle by the recorded ones, because they are `what`.
 async fn bring_forward(
     store: &dyn Store,
     name: &Name,
     recorded: &BTreeMap<String, String>,
     stands: &BTreeMap<String, String>,
+    what: &str,
 ) -> Result<WrittenKnobs, throttle::Error> {
     let removed = lasting(stands).map(|(field, _)| (field.clone(), None));
     let texts = lasting(recorded).map(|(field, text)| (field.clone(), Some(text.clone())));
@@ -299,13 +344,13 @@ async fn bring_forward(
         // Of two with the same name, the recorded one stays.
         fields: removed.chain(texts).collect(),
         if_seq: stands.get("seq").and_then(|seq| seq.parse().ok()),
-        by: "flyball".to_owned(),
-        why: "restored: Redis had an older copy of the knobs".to_owned(),
+        by: AUTHOR.to_owned(),
+        why: format!("{RESTORED} Redis had {what} of the knobs"),
         restores: true,
         ..Change::default()
     };
     let (_, after) = store.set(name, &change).await?;
-    tracing::warn!(throttle.name = %name, "Redis had an older copy of the knobs, and those from Postgres have been restored");
+    tracing::warn!(throttle.name = %name, "Redis had {what} of the knobs, and those from Postgres have been restored");
     Ok(after.into())
 }
 
@@ -318,8 +363,8 @@ async fn restore(
         fields: lasting(fields)
             .map(|(field, text)| (field.clone(), Some(text.clone())))
             .collect(),
-        by: "flyball".to_owned(),
-        why: "restored: the knobs were missing in Redis".to_owned(),
+        by: AUTHOR.to_owned(),
+        why: format!("{RESTORED} the knobs were missing in Redis"),
         create: true,
         absent_only: true,
         restores: true,
@@ -356,6 +401,40 @@ mod tests {
         }
         assert!(!is_behind(&BTreeMap::new(), &recorded), "written by hand");
         assert!(!is_behind(&recorded, &BTreeMap::new()), "an older record");
+    }
+
+    #[test]
+    fn a_throttle_that_was_made_by_itself_after_the_record_is_told_from_one_that_was_set() {
+        let fields = |texts: &[(&str, &str)]| -> BTreeMap<String, String> {
+            let texts = texts.iter();
+            texts
+                .map(|(field, text)| ((*field).to_owned(), (*text).to_owned()))
+                .collect()
+        };
+        let recorded = fields(&[("seq", "2"), ("at", "9000")]);
+        let by_hand = fields(&[("rps", "5")]);
+        let made = |seq: &str, at: &str, more: &[(&str, &str)]| {
+            let mut all = fields(&[("seq", seq), ("at", at)]);
+            all.extend(fields(more));
+            all
+        };
+        let (own, caller) = ([("by", "flyball")], [(MADE_FROM, "caller")]);
+        assert!(is_made_anew(&made("1", "9500", &own), &recorded));
+        assert!(is_made_anew(&made("1", "9500", &caller), &recorded));
+        assert!(is_made_anew(&made("1", "9500", &caller), &by_hand));
+        for stands in [
+            made("1", "9000", &caller),
+            made("2", "9500", &caller),
+            made("1", "9500", &[("by", "ann")]),
+            made(
+                "1",
+                "9500",
+                &[(MADE_FROM, "caller"), ("why", "restored: x")],
+            ),
+            by_hand.clone(),
+        ] {
+            assert!(!is_made_anew(&stands, &recorded), "{stands:?}");
+        }
     }
 
     #[test]

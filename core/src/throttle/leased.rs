@@ -420,8 +420,8 @@ impl Store for LeasedStore {
         self.cache.store.persist(throttle)
     }
 
-    fn was_taken_away<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<bool, Error>> {
-        self.cache.store.was_taken_away(throttle)
+    fn is_kept<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<bool, Error>> {
+        self.cache.store.is_kept(throttle)
     }
 
     fn set<'a>(

@@ -470,7 +470,7 @@ impl Store for MemoryStore {
         ready(Ok(())).boxed()
     }
 
-    fn was_taken_away<'a>(&'a self, _: &'a Name) -> BoxFuture<'a, Result<bool, Error>> {
+    fn is_kept<'a>(&'a self, _: &'a Name) -> BoxFuture<'a, Result<bool, Error>> {
         ready(Ok(false)).boxed()
     }
 

@@ -259,8 +259,8 @@ impl Store for PatternStore {
         self.store.persist(throttle)
     }
 
-    fn was_taken_away<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<bool, Error>> {
-        self.store.was_taken_away(throttle)
+    fn is_kept<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<bool, Error>> {
+        self.store.is_kept(throttle)
     }
 
     fn set_workers(&self, workers: u32) {

@@ -107,7 +107,7 @@ impl Store for MapStore {
         unreachable!("no test here keeps or runs anything")
     }
 
-    fn was_taken_away<'a>(&'a self, _: &'a Name) -> BoxFuture<'a, Result<bool, throttle::Error>> {
+    fn is_kept<'a>(&'a self, _: &'a Name) -> BoxFuture<'a, Result<bool, throttle::Error>> {
         unreachable!("no test here keeps or runs anything")
     }
 

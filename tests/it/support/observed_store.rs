@@ -172,8 +172,8 @@ where
         self.store.persist(throttle)
     }
 
-    fn was_taken_away<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<bool, Error>> {
-        self.store.was_taken_away(throttle)
+    fn is_kept<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<bool, Error>> {
+        self.store.is_kept(throttle)
     }
 
     fn refused<'a>(

@@ -345,10 +345,10 @@ async fn knobs_that_redis_lost_while_they_were_recorded_do_not_look_deleted() {
     world.redis_command(&["DEL", &world.knobs_key("lost")]);
     // The record was read before Redis was emptied, and is kept after it.
     world.store.persist(&lost).await.unwrap();
-    assert!(!world.store.was_taken_away(&lost).await.unwrap());
+    assert!(!world.store.is_kept(&lost).await.unwrap());
 
     world.store.set(&lost, &knobs).await.unwrap();
     world.store.persist(&lost).await.unwrap();
     world.redis_command(&["DEL", &world.knobs_key("lost")]);
-    assert!(world.store.was_taken_away(&lost).await.unwrap());
+    assert!(world.store.is_kept(&lost).await.unwrap());
 }

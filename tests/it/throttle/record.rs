@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use flyball::jobs::Queue;
+use flyball::throttle::on_demand::{CALLER, KnobTexts, make};
 
 use super::world::{app_on, change};
 use crate::support::redis_server::Server;
@@ -133,5 +134,91 @@ async fn a_stop_that_redis_has_lost_with_an_older_copy_of_the_knobs_comes_back()
         (knobs["borrow"].as_str(), knobs["by"].as_str()),
         ("1", "flyball")
     );
+    app.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_throttle_made_again_in_an_emptied_redis_gets_back_the_knobs_that_a_person_set() {
+    let (server, database, folder) = (
+        Server::start(),
+        database().await,
+        tempfile::tempdir().unwrap(),
+    );
+    let queue = Queue::connect(database.url(), 2, SOON).await.unwrap();
+    let app = app_on(&server, &database, folder.path()).await;
+    let recorded = async |throttle: &str, rps: &str| {
+        let sql =
+            "select count(*) from flyball.knobs where throttle = $1 and fields ->> 'rps' = $2";
+        let count: i64 = sqlx::query_scalar(sql)
+            .bind(throttle)
+            .bind(rps)
+            .fetch_one(&queue.pool)
+            .await
+            .unwrap();
+        (count == 1).then_some(())
+    };
+    let knobs = KnobTexts::from([("rps".to_owned(), "5".to_owned())]);
+    for throttle in ["cal:turned", "cal:edited", "cal:deleted"] {
+        let made = make(CALLER, &knobs);
+        app.throttles.set(&name(throttle), &made).await.unwrap();
+    }
+    let slower = change(&[("rps", "0.1")]);
+    for throttle in ["cal:turned", "cal:deleted"] {
+        app.throttles.set(&name(throttle), &slower).await.unwrap();
+    }
+    redis::cmd("HSET")
+        .arg("throttle:cal:edited:knobs")
+        .arg("rps")
+        .arg("0.1")
+        .exec(&mut connection(&server))
+        .unwrap();
+    for throttle in ["cal:turned", "cal:edited", "cal:deleted"] {
+        eventually("the slower rate is recorded", SOON, || {
+            recorded(throttle, "0.1")
+        })
+        .await;
+    }
+
+    // What a caller makes before the recorded knobs are back, in the same moment.
+    let now_ms = jiff::Timestamp::now().as_millisecond().to_string();
+    let made = |pipe: &mut redis::Pipeline, throttle: &str| {
+        let fields = [
+            ("rps", "5"),
+            ("burst", "1"),
+            ("window", "1"),
+            ("seq", "1"),
+            ("at", now_ms.as_str()),
+            ("by", "flyball"),
+            ("why", "made on first use, from caller"),
+            ("made_from", CALLER),
+            ("made_of", "rps=5"),
+        ];
+        pipe.hset_multiple(format!("throttle:{throttle}:knobs"), &fields)
+            .ignore();
+    };
+    let mut again = redis::pipe();
+    again.atomic().del("throttle:cal:deleted:knobs").ignore();
+    made(&mut again, "cal:deleted");
+    again.exec(&mut connection(&server)).unwrap();
+    eventually("a throttle that was deleted is a new one", SOON, || {
+        recorded("cal:deleted", "5")
+    })
+    .await;
+    let mut emptied = redis::pipe();
+    emptied.atomic().cmd("FLUSHALL").ignore();
+    made(&mut emptied, "cal:turned");
+    made(&mut emptied, "cal:edited");
+    emptied.exec(&mut connection(&server)).unwrap();
+
+    for throttle in ["cal:turned", "cal:edited"] {
+        eventually("the slower rate is back", SOON, || async {
+            let mut rps = redis::cmd("HGET");
+            rps.arg(format!("throttle:{throttle}:knobs")).arg("rps");
+            let rps: String = rps.query(&mut connection(&server)).unwrap();
+            (rps == "0.1").then_some(())
+        })
+        .await;
+        recorded(throttle, "0.1").await.unwrap();
+    }
     app.stop().await;
 }

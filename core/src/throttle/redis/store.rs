@@ -341,21 +341,16 @@ impl Store for RedisStore {
         .boxed()
     }
 
-    fn was_taken_away<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<bool, Error>> {
+    fn is_kept<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<bool, Error>> {
         async move {
-            let mut pipe = redis::pipe();
-            pipe.cmd("EXISTS")
-                .arg(self.layout.key(throttle, "kept", ""));
-            pipe.cmd("EXISTS").arg(self.layout.key(throttle, KNOBS, ""));
-            let pipe = &pipe;
-            let read = |mut redis: Connection| async move {
-                pipe.query_async::<(bool, bool)>(&mut redis).await
-            };
-            Ok(self
-                .servers
+            let mut mark = redis::cmd("EXISTS");
+            mark.arg(self.layout.key(throttle, "kept", ""));
+            let mark = &mark;
+            let read =
+                |mut redis: Connection| async move { mark.query_async::<bool>(&mut redis).await };
+            self.servers
                 .run(self.layout.slot(throttle), self.operator_bound, read)
-                .await?
-                == (true, false))
+                .await
         }
         .boxed()
     }
