@@ -37,6 +37,8 @@ pub struct LastKnown {
     pub concurrency: Option<u32>,
     /// The concurrency limit of each key.
     pub key_concurrency: Option<u32>,
+    /// The factor by which the cost of a unit counts.
+    pub cost_factor: f64,
 }
 
 /// The memory of throttles, filled while the store answers and used in its place when it does not.
@@ -56,7 +58,7 @@ struct RememberedThrottle {
 }
 
 /// The local buckets of a throttle since the store was lost.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct StandaloneThrottle {
     since_us: i64,
     bucket: Bucket,
@@ -90,6 +92,17 @@ impl LossFallback {
     /// Forgets a throttle that was deleted.
     pub fn forget(&mut self, throttle: &Name) {
         self.throttles.remove(throttle);
+    }
+
+    /// Returns the answer that [`Self::answer`] would give, and takes nothing.
+    pub fn peek(&mut self, ask: &AcquireRequest, now_us: i64, workers: u32) -> AcquireResponse {
+        let known = self.throttles.get(&ask.throttle);
+        let before = known.and_then(|known| known.stand.clone());
+        let answer = self.answer(ask, now_us, workers);
+        if let Some(known) = self.throttles.get_mut(&ask.throttle) {
+            known.stand = before;
+        }
+        answer
     }
 
     /// Answers for the lost store. `now_us` is any clock that only goes forward; `workers` share
@@ -195,7 +208,7 @@ fn local(
         LaneDemand {
             key,
             want: f64::from(*want),
-            cost: sane_cost(*cost),
+            cost: (sane_cost(*cost) * seen.cost_factor).min(MAX_COST),
             paused_until_ms: None,
             room: lane_room(lane),
         }
@@ -284,6 +297,7 @@ mod tests {
             key_rate: Rate::UNLIMITED,
             concurrency: None,
             key_concurrency: None,
+            cost_factor: 1.0,
         };
         memo.saw(&Name::new("mail").unwrap(), seen);
         memo
@@ -356,6 +370,35 @@ mod tests {
         assert!((48..=53).contains(&second), "{second}");
         assert!((23..=28).contains(&third), "{third}");
         assert_eq!(much_later, 0);
+    }
+
+    #[test]
+    fn local_counts_costs_by_the_factor_of_the_throttle() {
+        let mut memo = memo(OnStoreLoss::Local, 400.0);
+        let mail = Name::new("mail").unwrap();
+        let seen = LastKnown {
+            cost_factor: 4.0,
+            ..memo.throttles[&mail].seen
+        };
+        memo.saw(&mail, seen);
+
+        let first = granted_in(&mut memo, 0, 1000, 1);
+
+        assert!((98..=102).contains(&first), "{first}");
+    }
+
+    #[test]
+    fn a_look_at_a_lost_store_takes_nothing() {
+        let mut memo = memo(OnStoreLoss::Local, 1.0);
+        let granted = |answer: AcquireResponse| answer.lanes[0].granted;
+
+        let looks = [0, 0, 0].map(|now_us| granted(memo.peek(&ask(9), now_us, 1)));
+        let taken = granted(memo.answer(&ask(9), 0, 1));
+
+        assert!(taken > 0);
+        assert_eq!(looks, [taken; 3]);
+        assert_eq!(granted(memo.peek(&ask(9), 0, 1)), 0);
+        assert_eq!(granted(memo.answer(&ask(9), 0, 1)), 0);
     }
 
     #[test]

@@ -201,6 +201,7 @@ pub(super) fn acquired(
         },
         concurrency,
         key_concurrency,
+        cost_factor,
     };
     let answer = AcquireResponse {
         lanes: grants,

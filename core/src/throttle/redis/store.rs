@@ -112,7 +112,12 @@ impl RedisStore {
 
     // --- a lost store ---
 
-    fn answer_of_lost_store(&self, ask: &AcquireRequest, error: &Error) -> AcquireResponse {
+    fn answer_of_lost_store(
+        &self,
+        ask: &AcquireRequest,
+        error: &Error,
+        answer: fn(&mut LossFallback, &AcquireRequest, i64, u32) -> AcquireResponse,
+    ) -> AcquireResponse {
         let now_us = self.started.elapsed().as_micros() as i64;
         let server_error = if let Error::Lost(reason) = error {
             reason_meaning(reason)
@@ -121,7 +126,12 @@ impl RedisStore {
         };
         AcquireResponse {
             server_error,
-            ..locked(&self.memo).answer(ask, now_us, self.workers.load(Ordering::Relaxed))
+            ..answer(
+                &mut locked(&self.memo),
+                ask,
+                now_us,
+                self.workers.load(Ordering::Relaxed),
+            )
         }
     }
 
@@ -154,9 +164,9 @@ impl Store for RedisStore {
 
     fn acquire<'a>(&'a self, ask: &'a AcquireRequest) -> BoxFuture<'a, AcquireResponse> {
         async move {
-            self.ask("acquire", ask)
-                .await
-                .unwrap_or_else(|error| self.answer_of_lost_store(ask, &error))
+            self.ask("acquire", ask).await.unwrap_or_else(|error| {
+                self.answer_of_lost_store(ask, &error, LossFallback::answer)
+            })
         }
         .boxed()
     }
@@ -165,7 +175,7 @@ impl Store for RedisStore {
         async move {
             self.ask("peek", ask)
                 .await
-                .unwrap_or_else(|error| self.answer_of_lost_store(ask, &error))
+                .unwrap_or_else(|error| self.answer_of_lost_store(ask, &error, LossFallback::peek))
         }
         .boxed()
     }
@@ -178,7 +188,7 @@ impl Store for RedisStore {
                 // looked at, of which nothing is known.
                 let mut taken = ask.clone();
                 taken.lanes.pop();
-                let mut answer = self.answer_of_lost_store(&taken, &error);
+                let mut answer = self.answer_of_lost_store(&taken, &error, LossFallback::answer);
                 answer.lanes.push(Grant::default());
                 answer
             })
