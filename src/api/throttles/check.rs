@@ -203,7 +203,7 @@ async fn one(store: &dyn Store, gate: &Gate, throttle: &Name, key: &str) -> (Gra
         key: key.to_owned(),
         ..LaneRequest::default()
     };
-    let (answer, left) = take_token(store, throttle, wanted).await;
+    let (answer, mut left) = take_token(store, throttle, wanted).await;
     let was_asked = answer.at_us > 0;
     let mut grant = answer.lanes.into_iter().next().unwrap_or_default();
     let is_unknown = matches!(grant.limit, Some(Limit::Unknown { .. }));
@@ -212,7 +212,7 @@ async fn one(store: &dyn Store, gate: &Gate, throttle: &Name, key: &str) -> (Gra
     }
     let is_unreported = grant.limit == Some(Limit::StoreLost) && !gate.knows(throttle);
     if is_unknown || is_unreported {
-        (grant.granted, grant.limit) = (1, None);
+        (grant.granted, grant.limit, left) = (1, None, None);
     }
     gate.tokens.note(throttle.as_str(), key, grant.granted > 0);
     (grant, left)

@@ -164,8 +164,19 @@ async fn another_api_asks_for_each_request_and_a_customer_with_many_keys_gains_n
     .await;
     let again = fixture.serve();
     again.url().await;
-    let status = store.status(&Name::new("limit:lead").unwrap()).await;
+    let lead = Name::new("limit:lead").unwrap();
+    let status = store.status(&lead).await;
     assert!(status.unwrap().unwrap().knobs.key_rps.is_stopped());
+    // Without its throttle a limit holds nothing, and nothing is told of what is left of it.
+    let told = eventually("a limit without its throttle", SOON, || async {
+        store.delete(&lead).await.unwrap();
+        let free = check(&url, &alone).await;
+        let told = header(&free, "ratelimit").to_owned();
+        let free: Value = free.json().await.unwrap();
+        (free["allowed"] == true).then(|| (told, free["remaining"].clone()))
+    })
+    .await;
+    assert_eq!(told, (String::new(), Value::Null));
 }
 
 #[tokio::test]
