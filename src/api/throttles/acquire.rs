@@ -145,7 +145,6 @@ pub async fn acquire(
     request: Request,
 ) -> Result<Json<Granted>, Problem> {
     let (ask, wait, knobs) = read(&state, &caller, name, request, true).await?;
-    declare(&state, &ask, knobs.as_ref()).await?;
     let take = async || {
         if wait.is_zero() {
             state.throttles.acquire(&ask).await
@@ -185,7 +184,6 @@ pub async fn peek(
     request: Request,
 ) -> Result<Json<Granted>, Problem> {
     let (ask, _, knobs) = read(&state, &caller, name, request, false).await?;
-    declare(&state, &ask, knobs.as_ref()).await?;
     let mut answer = state.throttles.peek(&ask).await;
     if declare_again(&state, &ask, knobs.as_ref(), &answer).await? {
         answer = state.throttles.peek(&ask).await;
@@ -238,7 +236,8 @@ async fn declare_again(
     Ok(true)
 }
 
-/// Reads the tokens wanted and the time for which the server may wait for them.
+/// Reads the tokens wanted and the time for which the server may wait for them, and makes the throttle
+/// of the knobs that the caller brings, if there is none.
 async fn read(
     state: &ThrottlesState,
     caller: &Caller,
@@ -338,25 +337,42 @@ async fn read(
     if !errors.is_empty() {
         return Err(Problem::fields(Code::InvalidFields, errors));
     }
+    let ask = AcquireRequest {
+        throttle,
+        lanes: vec![lane],
+        holder,
+    };
+    declare(state, &ask, knobs.as_ref()).await?;
     // Most requests ask for one token. For them the check is skipped: a throttle that limits a job
     // to less charges less.
-    if lane.cost > 1.0 {
-        match check_cost(&*state.throttles, &throttle, cost_field, lane.cost).await {
-            // While the store cannot be read, the throttle's knob for the loss of Redis decides on
-            // the grant.
-            Err(throttle::Error::Lost(_)) => {}
-            checked => checked?,
-        }
+    if ask.lanes[0].cost > 1.0 {
+        check_tokens(state, &ask, cost_field).await?;
     }
-    Ok((
-        AcquireRequest {
-            throttle,
-            lanes: vec![lane],
-            holder,
-        },
-        wait,
-        knobs,
-    ))
+    Ok((ask, wait, knobs))
+}
+
+/// Refuses tokens that no single request may have, also where the request makes its throttle.
+async fn check_tokens(
+    state: &ThrottlesState,
+    ask: &AcquireRequest,
+    field: &str,
+) -> Result<(), Problem> {
+    let (throttles, cost) = (&*state.throttles, ask.lanes[0].cost);
+    if let Ok(None) = throttles.status(&ask.throttle).await {
+        // A pattern makes the throttle for the first request, whatever it asks for.
+        let one = AcquireRequest {
+            throttle: ask.throttle.clone(),
+            lanes: vec![LaneRequest::default()],
+            holder: None,
+        };
+        throttles.peek(&one).await;
+    }
+    match check_cost(throttles, &ask.throttle, field, cost).await {
+        // While the store cannot be read, the throttle's knob for the loss of Redis decides on the
+        // grant.
+        Err(throttle::Error::Lost(_)) => Ok(()),
+        checked => Ok(checked?),
+    }
 }
 
 /// Takes tokens, and waits for them up to `wait`.

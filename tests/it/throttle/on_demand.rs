@@ -432,6 +432,16 @@ async fn over_http_a_call_brings_its_own_knobs_and_learns_what_is_wrong_with_the
     let (status, problem) = send("gcal:*/acquire", json!({"rps": 5})).await;
     assert_eq!(status, 400, "a pattern has no tokens: {problem}");
 
+    // The request that makes a throttle may have no more tokens than those after it.
+    for _ in 0..2 {
+        let (status, problem) = send("gcal:45/acquire", json!({"rps": 5, "tokens": 5000})).await;
+        assert_eq!(
+            (status, problem["errors"][0]["pointer"].as_str()),
+            (422, Some("/tokens")),
+            "{problem}"
+        );
+    }
+
     // LimitLion's word for the tokens of one call.
     let body = json!({"rps": 0.001, "burst": 1, "window": 5000, "requested_tokens": 3});
     let (_, three) = send("gcal:44/acquire", body).await;
