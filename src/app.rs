@@ -32,6 +32,7 @@ mod seeding;
 mod serve;
 #[cfg(feature = "governor")]
 mod servers;
+mod share;
 mod start;
 mod warnings;
 

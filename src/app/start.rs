@@ -29,7 +29,7 @@ use super::recipient_rules;
 use super::remote;
 use super::roles::Roles;
 use super::seeding::{STARTUP_TIMEOUT, Seeding};
-use super::{descriptors, knob_backup, made_throttles, replica};
+use super::{descriptors, knob_backup, made_throttles, replica, share};
 #[cfg(feature = "notifications")]
 use crate::admission::{BATCH, Batches, ExpandBatch};
 #[cfg(feature = "api")]
@@ -293,6 +293,8 @@ impl App {
                 // Workers measure the queue's depth; a process without one must do it itself.
                 let keep = runner::keep_depth(queue.clone(), cancel.child_token());
                 tasks.push(vital.spawn("depth", cancel.child_token(), keep));
+                let keep = share::run(throttles.clone(), queue.clone(), cancel.child_token());
+                tasks.push(vital.spawn("share", cancel.child_token(), keep));
                 None
             }
         };

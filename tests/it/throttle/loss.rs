@@ -8,12 +8,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use flyball::throttle::{Change, Name, RedisStore, Store};
+use flyball::app::Roles;
+use flyball::throttle::{AcquireRequest, Change, Holder, Name, RedisStore, Store};
 use tokio::task::JoinSet;
 
-use crate::support::eventually;
+use super::ask;
+use super::world::{app_of, change};
+use crate::support::app::RUNNER;
 use crate::support::redis_server::Server;
 use crate::support::timeline::{Control, Entry, Habit, Timeline};
+use crate::support::{database, eventually};
 
 /// The store's default timeout.
 const BOUND: Duration = Duration::from_millis(50);
@@ -351,6 +355,51 @@ async fn local_grants_each_worker_its_share_and_half_of_it_with_each_window() {
         }
         run.goes_on_after(loss);
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_without_workers_takes_a_share_beside_those_that_live() {
+    let (mut server, database, folder) = (
+        Server::start(),
+        database().await,
+        tempfile::tempdir().unwrap(),
+    );
+    let worker = app_of(RUNNER, &server, &database, folder.path()).await;
+    let alone = Roles {
+        api: true,
+        runner: false,
+        governor: false,
+    };
+    let api = app_of(alone, &server, &database, folder.path()).await;
+    let knobs = [
+        ("rps", "-1"),
+        ("concurrency", "10"),
+        ("on_store_loss", "local"),
+    ];
+    let set = api.throttles.set(&throttle(), &change(&knobs)).await;
+    set.unwrap();
+    let jobs = AcquireRequest {
+        holder: Some(Holder {
+            id: "caller".to_owned(),
+            ttl: SOON,
+            held: 0,
+        }),
+        ..ask("flow", &[("", 100, 1.0)])
+    };
+    eventually("Redis has told the knobs", SOON, || async {
+        (api.throttles.acquire(&jobs).await.at_us > 0).then_some(())
+    })
+    .await;
+
+    server.kill();
+
+    eventually("half of the slots are the worker's", SOON, || async {
+        let answer = api.throttles.acquire(&jobs).await;
+        (answer.at_us == 0 && answer.lanes[0].granted == 5).then_some(())
+    })
+    .await;
+    api.stop().await;
+    worker.stop().await;
 }
 
 /// Returns the sum of a rate that is halved in each window.

@@ -230,11 +230,16 @@ pub fn change(given: &[(&str, &str)]) -> Change {
 
 /// Starts the program with this database and this Redis, and knobs from `folder`.
 pub async fn app_on(server: &Server, database: &Database, folder: &Path) -> App {
+    app_of(Roles::ALL, server, database, folder).await
+}
+
+/// Starts these roles of the program as [`app_on`] starts all of them.
+pub async fn app_of(roles: Roles, server: &Server, database: &Database, folder: &Path) -> App {
     let mut environment = app_environment(database, folder).await;
     environment.insert("REDIS_URL".to_owned(), server.url());
     environment.insert("FLYBALL_REDIS_PREFIX".to_owned(), String::new());
     let settings = Settings::load(None, &environment).unwrap();
-    let app = App::start(&settings, Roles::ALL, Kinds::default());
+    let app = App::start(&settings, roles, Kinds::default());
     app.await.unwrap()
 }
 
