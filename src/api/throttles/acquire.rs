@@ -325,11 +325,7 @@ async fn read(
         holder = fields
             .text("holder", 1..=HOLDER_BYTES_MAX)
             .map(|id| Holder {
-                // Holders of one tenant never count as those of another.
-                id: match &caller.tenant {
-                    Some(tenant) => format!("{GUEST}{tenant}/{id}"),
-                    None => format!("{GUEST}{id}"),
-                },
+                id: holder_id(caller.tenant.as_deref(), &id),
                 ttl,
                 held: all,
             });
@@ -349,6 +345,12 @@ async fn read(
         check_tokens(state, &ask, cost_field).await?;
     }
     Ok((ask, wait, knobs))
+}
+
+/// Returns the name under which a limit of concurrency counts the jobs of a holder. Holders of one
+/// tenant never count as those of another, because no name of a tenant has the separator.
+fn holder_id(tenant: Option<&str>, id: &str) -> String {
+    format!("{GUEST}{}|{id}", tenant.unwrap_or_default())
 }
 
 /// Refuses tokens that no single request may have, also where the request makes its throttle.
@@ -513,4 +515,23 @@ async fn granted(
         effective_rps: answer.effective_rps,
         limits_concurrency: answer.limits_concurrency,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn holders_of_two_tenants_never_share_a_name() {
+        let holders = [
+            (Some("a"), "b/x"),
+            (Some("a/b"), "x"),
+            (None, "a/b/x"),
+            (None, "a|b/x"),
+        ];
+        let names: BTreeSet<String> = holders.map(|(tenant, id)| holder_id(tenant, id)).into();
+        assert_eq!(names.len(), holders.len());
+    }
 }
