@@ -18,6 +18,9 @@ const MIN_APPETITE: u32 = 1;
 /// Weight of a new sample in the estimate of a lane's mean cost.
 const COST_WEIGHT: f64 = 0.3;
 
+/// Turns that cheaper jobs may take from a lane whose next job costs more than there is.
+const TURNS_LOST: u8 = 3;
+
 /// Number of passed jobs above which a ring does not begin a walk from the head.
 const FEW_PASSED: u32 = 1000;
 
@@ -100,6 +103,8 @@ pub struct Lane {
     pub weight: f64,
     /// Estimated mean cost of a job, in tokens.
     pub cost: f64,
+    /// Turns in a row at which the throttle had tokens for less than one job.
+    pub turns_lost: u8,
     /// Position in virtual time.
     pub tag: f64,
     /// Position among lanes of the same tag.
@@ -137,6 +142,7 @@ impl Lane {
             key: key.into_boxed_str(),
             weight: f64::from(weight).max(1e-3),
             cost: 1.0,
+            turns_lost: 0,
             tag: 0.0,
             order: 0,
             last: 0,
@@ -279,6 +285,7 @@ impl Lane {
 
     fn rest_empty(&mut self) {
         self.appetite = MIN_APPETITE;
+        self.turns_lost = 0;
         self.visits = 0;
         self.priorities = 0;
         self.served = None;
@@ -401,6 +408,15 @@ impl Lane {
             self.after = self.after.max(last);
         }
         false
+    }
+
+    /// Returns the most jobs to ask for, and the tokens to ask for each. After some lost turns it is
+    /// one job that begins with one token: its other tokens are charged when it is claimed.
+    pub fn wish(&self) -> (u32, f64) {
+        match self.turns_lost >= TURNS_LOST {
+            true => (1, self.cost.min(1.0)),
+            false => (u32::MAX, self.cost),
+        }
     }
 
     /// Moves the estimated cost of a job towards `mean`.

@@ -457,3 +457,48 @@ fn an_answer_that_comes_after_its_throttle_was_forgotten_changes_no_other() {
     scheduler.answered(&requested, &answer, now);
     assert_eq!(scheduler.plan(now, 1).remove(0).lanes, [2]);
 }
+
+#[test]
+fn a_lane_of_costly_jobs_gets_its_share_beside_cheap_ones_that_take_each_token() {
+    const RPS: f64 = 20.0;
+    const COST: f64 = 8.0;
+    let mut simulation = Simulation::new();
+    for id in 1..=7 {
+        simulation.add(id, "mail");
+    }
+    (0..50).for_each(|_| simulation.scheduler.learn_cost(7, COST));
+    let (mut tokens, mut jobs) = (0.0_f64, [0_u32; 8]);
+    for _ in 0..20_000 / TURN.as_millis() {
+        tokens = (tokens + RPS * TURN.as_secs_f64()).min(RPS);
+        for one in simulation.scheduler.plan(simulation.now, PERMITS) {
+            let mut lanes = Vec::new();
+            for lane in &one.ask.lanes {
+                let granted = lane.want.min((tokens / lane.cost + 1e-9).max(0.0) as u32);
+                tokens -= f64::from(granted) * lane.cost;
+                let wait = ((lane.cost - tokens) / RPS).max(0.0);
+                lanes.push(Grant {
+                    wait: Duration::from_secs_f64(wait),
+                    ..grant(granted, (granted < lane.want).then_some(Limit::Throttle))
+                });
+            }
+            let answer = AcquireResponse {
+                lanes,
+                ..AcquireResponse::default()
+            };
+            simulation.scheduler.answered(&one, &answer, simulation.now);
+            for ((id, lane), grant) in one.lanes.iter().zip(&one.ask.lanes).zip(&answer.lanes) {
+                simulation.take(*id, grant.granted);
+                jobs[*id as usize] += grant.granted;
+                // The rest of what a job costs is charged when it is claimed.
+                let cost = if *id == 7 { COST } else { 1.0 };
+                tokens -= f64::from(grant.granted) * (cost - lane.cost);
+            }
+        }
+        simulation.now += TURN;
+    }
+    let spent = f64::from(jobs[1..7].iter().sum::<u32>()) + COST * f64::from(jobs[7]);
+    assert!((380.0..=420.0).contains(&spent), "{jobs:?}");
+    // A seventh of the 400 tokens each.
+    assert!((5..=8).contains(&jobs[7]), "{jobs:?}");
+    assert!(jobs[1..7].iter().all(|jobs| *jobs >= 45), "{jobs:?}");
+}

@@ -28,6 +28,12 @@ impl LaneScheduler {
         let drops = answer.over_limit == OverLimit::Drop;
         let (mut granted_all, mut wanted, mut wanted_of_ring) = (0, 0, 0);
         let (mut refused, mut probes) = (None, false);
+        // A check before the end of a wait takes no turn.
+        let mut turn = match self.rings[requested.ring].block {
+            Some(block) if block.wait.end.is_some() => None,
+            _ if drops => None,
+            _ => self.first_due(&requested.lanes),
+        };
         for ((id, wish), grant) in requested
             .lanes
             .iter()
@@ -48,7 +54,9 @@ impl LaneScheduler {
                 refused = Some((grant, limit));
                 probes |= matches!(limit, Limit::Probing { .. });
             }
-            self.charge(*id, grant.granted, wish.cost.min(answer.max_cost));
+            let cost = self.full_cost(*id, wish.cost);
+            self.charge(*id, grant.granted, cost.min(answer.max_cost));
+            self.turn_ended(*id, grant, turn.take_if(|first| *first == *id).is_some());
             self.hold(*id, i64::from(grant.granted));
             if let Some(wait) = wait {
                 self.stand(*id, LaneStatus::Waiting(wait));
@@ -79,6 +87,40 @@ impl LaneScheduler {
             ring.appetite = (2 * granted_all).max(MIN_APPETITE);
         } else if drops || granted_all > 0 {
             ring.appetite = ring.appetite.saturating_mul(2).clamp(MIN_APPETITE, 1 << 20);
+        }
+    }
+
+    /// Returns the lane whose turn it is, among lanes in the order of their request.
+    fn first_due(&self, lanes: &[i64]) -> Option<i64> {
+        let is_due = |id: &&i64| {
+            let lane = self.lanes.get(*id);
+            lane.is_some_and(|lane| lane.status == LaneStatus::Due)
+        };
+        lanes.iter().find(is_due).copied()
+    }
+
+    /// Returns the cost of a job of a lane that asked for `asked` tokens.
+    fn full_cost(&self, id: i64, asked: f64) -> f64 {
+        match self.lanes.get(&id) {
+            Some(lane) if lane.wish().1 < lane.cost => lane.cost,
+            _ => asked,
+        }
+    }
+
+    /// Counts the turns of a lane whose jobs cost more than the throttle has: without tokens that
+    /// nobody else takes they would wait for ever.
+    fn turn_ended(&mut self, id: i64, grant: &Grant, is_turn: bool) {
+        let Some(lane) = self.lanes.get_mut(&id) else {
+            return;
+        };
+        // Rolling windows are exact, and allow nothing to be charged later.
+        let is_short = matches!(grant.limit, Some(Limit::Throttle | Limit::Tier { .. }))
+            && !grant.by_windows
+            && lane.cost > 1.0;
+        if grant.granted > 0 {
+            lane.turns_lost = 0;
+        } else if is_turn && is_short {
+            lane.turns_lost = lane.turns_lost.saturating_add(1);
         }
     }
 

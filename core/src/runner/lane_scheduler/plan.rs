@@ -247,10 +247,11 @@ impl LaneScheduler {
         let ring = &self.rings[place];
         let lanes = turn.order.iter().map(|id| {
             let lane = &self.lanes[id];
+            let (most, cost) = lane.wish();
             LaneRequest {
                 key: lane.key.to_string(),
-                want: turn.wants[id],
-                cost: lane.cost,
+                want: turn.wants[id].min(most),
+                cost,
                 held: lane.held,
             }
         });
