@@ -727,7 +727,7 @@ local function bucket(key)
     spent_to = finite(h[1]), debt = finite(h[2]) or 0, used = finite(h[3]) or 0,
     limited_us = finite(h[4]) or 0, limited_to = finite(h[5]) or 0, stopped = h[6] == '1',
     kept = h[7] and tonumber(h[7]), refusal = parse_refusal(h[8]), grants = h[9] or nil,
-    refusal_changed = false, grants_changed = false, remembered = 0,
+    refusal_changed = false, grants_changed = false, remembered = 0, empty_s = 0,
   }
 end
 
@@ -765,7 +765,7 @@ local function keep_bucket(b)
   local seconds = math.floor(now / 1e6)
   local ahead = b.spent_to and math.max(math.ceil((b.spent_to - now) / 1e6), 0) or 0
   if b.refusal then ahead = math.max(ahead, math.ceil((b.refusal.until_us - now) / 1e6)) end
-  ahead = math.max(ahead, b.remembered)
+  ahead = math.max(ahead, b.remembered, b.empty_s)
   local due = not b.kept or ahead > DAY or seconds - b.kept >= HOUR or seconds < b.kept
   if due then
     -- Grants that this call did not change count on; what they refuse is written without them.
@@ -795,8 +795,10 @@ local function open_stored(b, rps, depth, cost, most)
   return open(spent_to, b.debt, rps, depth, false, cost, most)
 end
 
+-- A bucket that expired before it has a token would begin with one.
 local function close_stored(b, o)
   b.spent_to, b.debt, b.stopped = o.spent_to, o.debt, false
+  b.empty_s = math.ceil((o.spent_to + o.interval - now) / 1e6)
 end
 
 -- Writes the grants that windows remember into a bucket.

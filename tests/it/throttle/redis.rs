@@ -430,3 +430,24 @@ async fn the_life_of_a_bucket_is_renewed_once_an_hour_and_not_with_each_grant() 
     store.acquire(&ask("a", &[("k", 1, 1.0)])).await;
     assert!(run("TTL", &[]) > week);
 }
+
+#[tokio::test]
+async fn the_bucket_of_a_slow_throttle_outlives_the_wait_for_its_next_token() {
+    let server = Server::start();
+    let store = real(&server).await.with_bound(Duration::from_secs(5));
+    let slow = change(&[("rps", "0.000001")]);
+    store.set(&name("a"), &slow).await.unwrap();
+    assert_eq!(
+        store.acquire(&ask("a", &[("", 1, 1.0)])).await.lanes[0].granted,
+        1
+    );
+    let mut connection = redis::Client::open(server.url())
+        .unwrap()
+        .get_connection()
+        .unwrap();
+    let lives: i64 = redis::cmd("TTL")
+        .arg("throttle:a:bucket")
+        .query(&mut connection)
+        .unwrap();
+    assert!(lives > 1_000_000, "{lives}");
+}
