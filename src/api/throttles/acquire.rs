@@ -440,6 +440,13 @@ async fn granted(
             "the throttle store answered without a grant",
         ));
     };
+    // A request for nothing is refused by no limit, and a throttle that is missing grants nothing.
+    if ask.lanes[0].want == 0
+        && answer.effective_rps.is_stopped()
+        && matches!(state.throttles.status(&ask.throttle).await, Ok(None))
+    {
+        return Err(Problem::throttle_not_found(&ask.throttle));
+    }
     match &grant.limit {
         Some(Limit::Unknown { name }) if *name == ask.throttle => {
             // A Redis key that is not a hash is not a throttle, but an operator still has to remove

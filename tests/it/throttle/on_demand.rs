@@ -429,6 +429,8 @@ async fn over_http_a_call_brings_its_own_knobs_and_learns_what_is_wrong_with_the
             .is_none(),
         "nothing was made"
     );
+    let (status, problem) = send("gcal:43/acquire", json!({"want": 0, "holder": "h"})).await;
+    assert_eq!(status, 404, "nobody can report what it runs: {problem}");
     let (status, problem) = send("gcal:*/acquire", json!({"rps": 5})).await;
     assert_eq!(status, 400, "a pattern has no tokens: {problem}");
 
