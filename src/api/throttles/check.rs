@@ -166,13 +166,21 @@ async fn take(
         throttle: Some(throttle),
         is_of_all: matches!(grant.limit, Some(Limit::Throttle | Limit::Stopped { .. })),
     };
-    let (by_key, mut left) = one(store, gate, &of_keys, &asked.key).await;
+    let note = |throttle: &Name, key: &str, is_allowed| {
+        gate.tokens.note(throttle.as_str(), key, is_allowed);
+    };
+    let (by_key, mut left, limits_keys) = one(store, gate, &of_keys, &asked.key).await;
     if by_key.granted == 0 {
+        note(&of_keys, &asked.key, false);
         return Ok(refused("key", of_keys, &by_key));
     }
     let mut throttle = of_keys.clone();
     if !asked.customer.is_empty() {
-        let (by_customer, of_all) = one(store, gate, &of_customers, &asked.customer).await;
+        let (by_customer, of_all, limits_customers) =
+            one(store, gate, &of_customers, &asked.customer).await;
+        if limits_customers {
+            note(&of_customers, &asked.customer, by_customer.granted > 0);
+        }
         if by_customer.granted == 0 {
             // The request was not served, so it counts in no window either. A token that cannot be
             // given back comes back by itself.
@@ -182,6 +190,10 @@ async fn take(
         if let Some(fewer) = of_all.filter(|all| left.is_none_or(|own| *all < own)) {
             (left, throttle) = (Some(fewer), of_customers);
         }
+    }
+    // One that its customer's limit refuses counts there alone.
+    if limits_keys {
+        note(&of_keys, &asked.key, true);
     }
     Ok(CheckOutcome {
         result: CheckResult {
@@ -196,9 +208,14 @@ async fn take(
     })
 }
 
-/// Takes one token of a key, and counts the request; returns what is left as well. A throttle that
-/// was deleted limits nothing, nor does one that the store has never reported to this process.
-async fn one(store: &dyn Store, gate: &Gate, throttle: &Name, key: &str) -> (Grant, Option<u32>) {
+/// Takes one token of a key; returns what is left as well, and true unless the throttle limits
+/// nothing: one that was deleted, or that the store has never reported to this process.
+async fn one(
+    store: &dyn Store,
+    gate: &Gate,
+    throttle: &Name,
+    key: &str,
+) -> (Grant, Option<u32>, bool) {
     let wanted = LaneRequest {
         key: key.to_owned(),
         ..LaneRequest::default()
@@ -211,11 +228,11 @@ async fn one(store: &dyn Store, gate: &Gate, throttle: &Name, key: &str) -> (Gra
         gate.note_answer(throttle, !is_unknown);
     }
     let is_unreported = grant.limit == Some(Limit::StoreLost) && !gate.knows(throttle);
-    if is_unknown || is_unreported {
+    let limits = !is_unknown && !is_unreported;
+    if !limits {
         (grant.granted, grant.limit, left) = (1, None, None);
     }
-    gate.tokens.note(throttle.as_str(), key, grant.granted > 0);
-    (grant, left)
+    (grant, left, limits)
 }
 
 /// Reads the headers of a proxy; `None` if there are none.

@@ -127,6 +127,12 @@ async fn another_api_asks_for_each_request_and_a_customer_with_many_keys_gains_n
     // A request rejected by the customer's limit is not counted against the key.
     let alone = json!({ "method": "POST", "path": "/api/v1/lead/7", "key": refused_key });
     assert_eq!(answer(&url, &alone).await["remaining"], 3);
+    let metrics = reqwest::get(format!("{url}/metrics")).await.unwrap();
+    let (metrics, served) = (metrics.text().await.unwrap(), 4 + allowed + 1);
+    let counted = format!(
+        "flyball_throttle_requests_total{{throttle=\"limit:lead\",answer=\"allowed\"}} {served}\n"
+    );
+    assert!(metrics.contains(&counted), "{counted}\n{metrics}");
 
     // No limit matches these requests, and another API has its own limits.
     for (method, path) in [("GET", "/api/v1/lead/7"), ("POST", "/api/v1/leads")] {
