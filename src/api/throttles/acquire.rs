@@ -22,7 +22,7 @@ use crate::api::waiting;
 use crate::throttle::on_demand::KnobTexts;
 use crate::throttle::{
     self, AcquireRequest, AcquireResponse, GUEST, Grant, Holder, LaneRequest, Limit, RateLimit,
-    check_cost,
+    Store, check_cost,
 };
 
 /// The most units of one request.
@@ -51,6 +51,9 @@ const NAP_MAX: Duration = Duration::from_secs(1);
 /// The shortest pause before a waiting request asks again: clocks that differ slightly must not
 /// cause a busy loop.
 const NAP_MIN: Duration = Duration::from_millis(2);
+
+/// The refusals at the end of its wait after which a request begins with one token.
+const TURNS_LOST: u32 = 3;
 
 /// The tokens wanted: `tokens`, all or nothing, or up to `want` units of `cost` tokens each.
 #[derive(utoipa::ToSchema)]
@@ -381,7 +384,7 @@ async fn check_tokens(
 ///
 /// Only the first of the requests that wait for one lane asks the store; the others queue behind
 /// it. So a thousand waiting requests cost Redis as much as one, and a request for many tokens is
-/// not overtaken forever by requests for few.
+/// not overtaken forever by requests for few. Those of other keys overtake it a few times.
 async fn wait_for(
     state: &ThrottlesState,
     caller: &Caller,
@@ -398,8 +401,12 @@ async fn wait_for(
         turn = timeout(wait, line.turn()) => turn.ok(),
         () = state.cancel.cancelled() => None,
     };
+    let mut turns_lost = 0;
     loop {
-        let answer = throttles.acquire(ask).await;
+        let answer = match turns_lost < TURNS_LOST {
+            true => throttles.acquire(ask).await,
+            false => begin_with_one(&**throttles, ask).await,
+        };
         let left = wait.saturating_sub(began.elapsed());
         let is_over = turn.is_none() || left.is_zero() || state.cancel.is_cancelled();
         let Some(reported) = answer
@@ -410,11 +417,50 @@ async fn wait_for(
         else {
             return answer;
         };
+        let nap = reported.clamp(NAP_MIN, NAP_MAX).min(left);
+        turns_lost += u32::from(nap >= reported && is_short(&answer));
         tokio::select! {
-            () = sleep(reported.clamp(NAP_MIN, NAP_MAX).min(left)) => {}
+            () = sleep(nap) => {}
             () = state.cancel.cancelled() => {}
         }
     }
+}
+
+/// Returns true if a throttle has fewer tokens than wanted. Rolling windows are exact, and allow
+/// nothing to be charged later.
+fn is_short(answer: &AcquireResponse) -> bool {
+    answer.lanes.first().is_some_and(|grant| {
+        let is_of_level = matches!(grant.limit, Some(Limit::Throttle | Limit::Tier { .. }));
+        is_of_level && !grant.by_windows
+    })
+}
+
+/// Takes one token of one unit, and charges the rest of it, for which all then wait: what others take
+/// one by one is never enough for many.
+async fn begin_with_one(throttles: &dyn Store, ask: &AcquireRequest) -> AcquireResponse {
+    let lane = &ask.lanes[0];
+    let rest = lane.cost - 1.0;
+    if rest <= 0.0 {
+        return throttles.acquire(ask).await;
+    }
+    let one = AcquireRequest {
+        lanes: vec![LaneRequest {
+            want: 1,
+            cost: 1.0,
+            ..lane.clone()
+        }],
+        ..ask.clone()
+    };
+    let answer = throttles.acquire(&one).await;
+    let is_charged = answer.at_us > 0 && answer.lanes.iter().any(|grant| grant.granted > 0);
+    if is_charged
+        && let Err(error) = throttles
+            .settle_many(&ask.throttle, &[(lane.key.as_str(), rest)])
+            .await
+    {
+        tracing::debug!(throttle.name = %ask.throttle, %error, "charging the rest of a request failed");
+    }
+    answer
 }
 
 /// Returns the wait of a caller that got nothing; `None` if there is nothing to wait for.

@@ -1,7 +1,8 @@
 //! Knobs over HTTP.
 
-use reqwest::{Method, StatusCode};
+use reqwest::{Client, Method, StatusCode};
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 
 use super::server::{pointers, problem, spawn_api};
 
@@ -119,4 +120,32 @@ async fn a_throttle_is_made_only_when_that_is_asked_for() {
         .await;
     assert_eq!(made.status(), StatusCode::OK);
     assert_eq!(api.body(path).await["name"], "{notify}.sms");
+}
+
+async fn acquire(client: Client, url: String, body: Value) -> Value {
+    let answer = client.post(url).json(&body).send().await.unwrap();
+    answer.json().await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_waits_for_many_tokens_is_not_overtaken_for_ever_by_those_of_other_keys() {
+    let api = spawn_api(None).await;
+    api.turn("mixed", &[("rps", "20")]).await;
+    let url = format!("{}/api/v1/throttles/mixed/acquire", api.base);
+    let mut others = JoinSet::new();
+    for n in 0..6 {
+        let (client, url) = (api.client.clone(), url.clone());
+        others.spawn(async move {
+            for _ in 0..10_000 {
+                let body = json!({"key": format!("k{n}"), "tokens": 1, "wait_ms": 5000});
+                acquire(client.clone(), url.clone(), body).await;
+            }
+        });
+    }
+
+    let body = json!({"key": "many", "tokens": 8, "wait_ms": 30_000});
+    let many = acquire(api.client.clone(), url, body).await;
+
+    assert_eq!(many["allowed"], true, "{many}");
+    others.abort_all();
 }
