@@ -309,8 +309,8 @@ fn is_behind(stands: &BTreeMap<String, String>, recorded: &BTreeMap<String, Stri
     is_less && both("at").is_some_and(|(here, recorded)| here <= recorded)
 }
 
-/// Returns true if a throttle was made by itself after its knobs were recorded, as on first use in a
-/// Redis that was emptied: the knobs of which it was made must not replace those that people set.
+/// Returns true if a throttle was made by itself after its knobs were recorded, as on first use in
+/// a Redis that was emptied: the knobs of which it was made must not replace those that people set.
 fn is_made_anew(stands: &BTreeMap<String, String>, recorded: &BTreeMap<String, String>) -> bool {
     let number = |fields: &BTreeMap<String, String>, field: &str| -> Option<u64> {
         fields.get(field)?.parse().ok()

@@ -283,7 +283,8 @@ pub trait Store: Send + Sync + 'static {
     /// as deliberate, as long as the rest of the store is there.
     fn persist<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<(), Error>>;
 
-    /// Returns true if the store still knows that a throttle is kept; one that was emptied does not.
+    /// Returns true if the store still knows that a throttle is kept, which one that was emptied
+    /// does not.
     fn is_kept<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<bool, Error>>;
 
     /// Sets the number of live workers, for `on_store_loss = local`, in which each takes its share

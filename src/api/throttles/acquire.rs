@@ -239,8 +239,8 @@ async fn declare_again(
     Ok(true)
 }
 
-/// Reads the tokens wanted and the time for which the server may wait for them, and makes the throttle
-/// of the knobs that the caller brings, if there is none.
+/// Reads the tokens wanted and the time for which the server may wait for them, and makes the
+/// throttle of the knobs that the caller brings, if there is none.
 async fn read(
     state: &ThrottlesState,
     caller: &Caller,
@@ -435,8 +435,8 @@ fn is_short(answer: &AcquireResponse) -> bool {
     })
 }
 
-/// Takes one token of one unit, and charges the rest of it, for which all then wait: what others take
-/// one by one is never enough for many.
+/// Takes one token of one unit, and charges the rest of it, for which all then wait: what others
+/// take one by one is never enough for many.
 async fn begin_with_one(throttles: &dyn Store, ask: &AcquireRequest) -> AcquireResponse {
     let lane = &ask.lanes[0];
     let rest = lane.cost - 1.0;
@@ -458,7 +458,7 @@ async fn begin_with_one(throttles: &dyn Store, ask: &AcquireRequest) -> AcquireR
             .settle_many(&ask.throttle, &[(lane.key.as_str(), rest)])
             .await
     {
-        tracing::debug!(throttle.name = %ask.throttle, %error, "charging the rest of a request failed");
+        tracing::debug!(throttle.name = %ask.throttle, %error, "charging the rest failed");
     }
     answer
 }
