@@ -124,6 +124,32 @@ async fn a_key_of_two_columns_and_a_query_with_chosen_columns_are_read() {
 }
 
 #[tokio::test]
+async fn a_document_is_the_whole_row_whatever_its_columns_are_called() {
+    let database = database().await;
+    execute(
+        database.pool(),
+        "create table quarters (id int primary key, q text, r text);
+         insert into quarters values (1, 'first', 'red')",
+    )
+    .await;
+
+    for (wanted, expected) in [
+        (
+            json!({"table": "quarters", "key": "id"}),
+            json!({"id": 1, "q": "first", "r": "red"}),
+        ),
+        (
+            json!({"table": "quarters", "key": "id", "columns": ["q", "r"]}),
+            json!({"q": "first", "r": "red"}),
+        ),
+    ] {
+        let found = read_all(&source(database.pool(), wanted, "id")).await;
+        let document: Value = serde_json::from_str(found[0].json()).unwrap();
+        assert_eq!(document, expected);
+    }
+}
+
+#[tokio::test]
 async fn a_key_that_would_lose_rows_is_refused() {
     let database = database().await;
     execute(

@@ -68,9 +68,10 @@ impl PostgresSource {
             Rows::Collection(_) => (String::new(), None),
         };
         let document = match &source.columns {
-            None => "to_jsonb(q)".to_owned(),
+            // With the star it is the whole row, even if a column has the name of the alias.
+            None => "to_jsonb(q.*)".to_owned(),
             Some(columns) => format!(
-                "(select to_jsonb(r) from (select {}) r)",
+                "(select to_jsonb(r.*) from (select {}) r)",
                 of_q(columns).join(", ")
             ),
         };
