@@ -71,6 +71,7 @@ pub async fn backfill(
         window: Window::default(),
         refused: BTreeMap::new(),
         fresh: VecDeque::new(),
+        fresh_bytes: 0,
         again: Vec::new(),
         again_bytes: 0,
         flights: JoinSet::new(),
@@ -123,6 +124,7 @@ struct Backfill<'a> {
     refused: BTreeMap<u64, RefusedDocument>,
     /// Documents that were read and not sent yet.
     fresh: VecDeque<Item>,
+    fresh_bytes: usize,
     /// Documents to retry, each with its earliest time.
     again: Vec<(Instant, Item)>,
     again_bytes: usize,
@@ -243,11 +245,13 @@ impl Backfill<'_> {
 
     // === Reading ===
 
-    /// Returns true if another page may be taken: little is left to send, and not too much waits
-    /// behind one document.
+    /// Returns true if another page may be taken: less than one bulk request is left to send, in
+    /// documents and in bytes, and not too much waits behind one document.
     fn hungry(&self) -> bool {
         let window = (4 * self.args.concurrency * self.args.batch_docs).max(1_000);
-        self.fresh.len() < self.args.batch_docs && self.window.len() < window
+        self.fresh.len() < self.args.batch_docs
+            && self.fresh_bytes < self.args.batch_bytes
+            && self.window.len() < window
     }
 
     fn take_in(&mut self, page: source::DocumentPage) {
@@ -262,6 +266,7 @@ impl Backfill<'_> {
                 self.refuse(number, document, &fault);
                 continue;
             }
+            self.fresh_bytes += document.bytes();
             self.fresh.push_back(Item {
                 number,
                 document,
@@ -372,7 +377,10 @@ impl Backfill<'_> {
             .collect();
         self.again_bytes -= items.iter().map(|i| i.document.bytes()).sum::<usize>();
         let more = (count - items.len()).min(self.fresh.len()).min(fresh);
-        items.extend(self.fresh.drain(..more));
+        for item in self.fresh.drain(..more) {
+            self.fresh_bytes -= item.document.bytes();
+            items.push(item);
+        }
         items
     }
 

@@ -1,12 +1,13 @@
 //! The pace of a reindex while somebody turns its rate.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use flyball::jobs::Outcome;
 use flyball::reindex::sink::{Sink, WriteError, WriteOutcome};
 use flyball::reindex::source::{DocumentPage, DocumentSource, Error};
-use flyball::reindex::{Args, Catalogue, Document, backfill::backfill};
+use flyball::reindex::{Action, Args, Catalogue, Document, backfill::backfill};
 use flyball::throttle::{AcquireRequest, LaneRequest, Name, Store};
 use futures_util::future::BoxFuture;
 use serde_json::json;
@@ -39,6 +40,34 @@ impl DocumentSource for GatedNumbers {
                 let _open = self.gate.acquire().await.unwrap();
             }
             self.numbers.page(after, limit).await
+        })
+    }
+}
+
+/// Numbers in documents of 100 kB, which are counted when they are read.
+struct LargeNumbers {
+    numbers: Numbers,
+    body: Arc<str>,
+    read: AtomicUsize,
+}
+
+impl DocumentSource for LargeNumbers {
+    fn estimate(&self) -> BoxFuture<'_, Result<Option<u64>, Error>> {
+        self.numbers.estimate()
+    }
+
+    fn page<'a>(
+        &'a self,
+        after: Option<&'a [String]>,
+        limit: usize,
+    ) -> BoxFuture<'a, Result<DocumentPage, Error>> {
+        Box::pin(async move {
+            let mut page = self.numbers.page(after, limit).await?;
+            for document in &mut page.documents {
+                document.action = Action::Store(self.body.clone());
+            }
+            self.read.fetch_add(page.documents.len(), Ordering::SeqCst);
+            Ok(page)
         })
     }
 }
@@ -137,4 +166,43 @@ async fn a_rate_lowered_while_requests_hang_sends_what_was_paid_for_and_no_empty
     assert_eq!(outcome, Outcome::Done);
     assert_eq!(index.sent(), 1000);
     assert!(!index.sizes.lock().unwrap().contains(&0));
+}
+
+#[tokio::test]
+async fn documents_that_wait_for_tokens_are_few_if_they_are_large() {
+    let source = Arc::new(LargeNumbers {
+        numbers: Numbers(2000),
+        body: "x".repeat(100_000).into(),
+        read: AtomicUsize::new(0),
+    });
+    let index = Arc::new(GatedIndex {
+        sizes: Mutex::default(),
+        gate: Semaphore::new(1),
+    });
+    let hands = Hands::at("0");
+    let args = json!({
+        "source": {"type": "postgres", "table": "numbers", "key": "id"},
+        "sink": {"type": "elastic", "url": "http://127.0.0.1:9", "index": "numbers"},
+        "batch_docs": 10_000, "batch_bytes": 1_000_000,
+    });
+    let (job, context) = (job(args), hands.context());
+    let (read, written) = (source.clone(), index.clone());
+    let running = tokio::spawn(async move {
+        let free = Catalogue {
+            allow_queries: true,
+            ..Catalogue::default()
+        };
+        let args = Args::parse(&job.args, &free).unwrap();
+        backfill(&job, &context, &args, read, written).await
+    });
+
+    hands.refusals.again("reindex", "").await;
+
+    // The first page, whose size nobody knew, and two more that are held behind it.
+    let ahead = source.read.load(Ordering::SeqCst);
+    assert!((100..200).contains(&ahead), "{ahead} documents were read");
+    hands.turn("-1");
+    let outcome = tokio::time::timeout(SOON, running).await.unwrap().unwrap();
+    assert_eq!(outcome, Outcome::Done);
+    assert_eq!(index.sent(), 2000);
 }

@@ -87,6 +87,7 @@ impl Backfill<'_> {
     pub(super) async fn discard(&mut self) {
         self.flights.shutdown().await;
         self.fresh.clear();
+        self.fresh_bytes = 0;
         self.again.clear();
         self.again_bytes = 0;
         self.window = Window::default();
