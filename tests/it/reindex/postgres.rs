@@ -150,6 +150,38 @@ async fn a_document_is_the_whole_row_whatever_its_columns_are_called() {
 }
 
 #[tokio::test]
+async fn json_that_jsonb_refuses_is_read_as_it_is_on_one_line() {
+    let database = database().await;
+    execute(
+        database.pool(),
+        r#"create table loose (id int primary key, j json);
+           insert into loose values (1, '{"a": 1}'), (2, E'{"a":\n"x\\u0000"}'), (3, '"\ud800"'), (4, '1e999999'), (5, 'null')"#,
+    )
+    .await;
+
+    for wanted in [
+        json!({"table": "loose", "key": "id"}),
+        json!({"table": "loose", "key": "id", "columns": ["id", "j"]}),
+    ] {
+        let found = read_all(&source(database.pool(), wanted, "id")).await;
+        assert_eq!(ids(&found), ["1", "2", "3", "4", "5"]);
+        let held = [
+            r#"{"a":1}"#,
+            r#"{"a":"x\u0000"}"#,
+            r#""\ud800""#,
+            "1e999999",
+            "null",
+        ];
+        for (document, held) in found.iter().zip(held) {
+            let json = document.json();
+            assert!(!json.contains('\n'), "{json}");
+            let packed = json.replace(' ', "");
+            assert!(packed.contains(&format!("\"j\":{held}")), "{json}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_key_that_would_lose_rows_is_refused() {
     let database = database().await;
     execute(

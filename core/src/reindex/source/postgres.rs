@@ -35,7 +35,8 @@ pub struct PostgresSource {
     rows: String,
     table: Option<String>,
     key: Vec<String>,
-    document: String,
+    /// The expressions of the document's text, in the order in which they are tried.
+    document: [String; 2],
     id: String,
     routing: String,
     types: OnceLock<Vec<String>>,
@@ -67,14 +68,21 @@ impl PostgresSource {
             // A collection is not opened as a table: see `Connect::source`.
             Rows::Collection(_) => (String::new(), None),
         };
-        let document = match &source.columns {
+        let row = |function: &str| match &source.columns {
             // With the star it is the whole row, even if a column has the name of the alias.
-            None => "to_jsonb(q.*)".to_owned(),
+            None => format!("{function}(q.*)"),
             Some(columns) => format!(
-                "(select to_jsonb(r.*) from (select {}) r)",
+                "(select {function}(r.*) from (select {}) r)",
                 of_q(columns).join(", ")
             ),
         };
+        // A column of the type json may hold what jsonb refuses, such as \u0000. It is then sent as
+        // it is, on one line: between its values a line break is the same as a space, and within
+        // them there is none.
+        let document = [
+            format!("{}::text", row("to_jsonb")),
+            format!("translate({}::text, E'\\n\\r', '  ')", row("to_json")),
+        ];
         let one = |column: &str| format!("q.{}::text", quoted(column));
         let (id, routing) = (
             one(id),
@@ -145,28 +153,12 @@ impl PostgresSource {
                 "the cursor does not match the key's columns".to_owned(),
             ));
         }
-        let texts: Vec<_> = self.key.iter().map(|k| format!("{k}::text")).collect();
-        // One row more than asked is read: it shows whether more follow, and reveals a key that is
-        // not unique.
-        let statement = format!(
-            "select array[{texts}] as key, {id} as id, {routing} as routing, {document}::text as json \
-             from {rows} q {from} order by {key} limit $1",
-            texts = texts.join(", "),
-            id = self.id,
-            routing = self.routing,
-            document = self.document,
-            rows = self.rows,
-            from = after.map_or_else(String::new, |_| self.above(types)),
-            key = self.key.join(", "),
-        );
-        let query = sqlx::query(AssertSqlSafe(statement)).bind(limit as i64 + 1);
-        let query = if let Some(after) = after {
-            query.bind(after)
-        } else {
-            query
+        let [compact, verbatim] = &self.document;
+        let read = match self.select(compact, types, after, limit).await {
+            Err(fault) if class(&fault) == "22" => self.select(verbatim, types, after, limit).await,
+            read => read,
         };
-        let read = self.session.bounded(self.documents(query, limit));
-        let (mut documents, page_len) = read.await.map_err(error)?;
+        let (mut documents, page_len) = read.map_err(error)?;
         if let Some(twice) = documents.windows(2).find(|pair| pair[0].key == pair[1].key) {
             return Err(Error::Wrong(format!(
                 "the key {} is not unique ({} appears twice), so that a scan by key would miss rows",
@@ -187,6 +179,36 @@ impl PostgresSource {
         let more = documents.len() > page_len;
         documents.truncate(page_len);
         Ok(DocumentPage { documents, more })
+    }
+
+    /// Reads rows with this expression for the document; see [`Self::documents`].
+    async fn select(
+        &self,
+        document: &str,
+        types: &[String],
+        after: Option<&[String]>,
+        limit: usize,
+    ) -> Result<(Vec<Document>, usize), sqlx::Error> {
+        let texts: Vec<_> = self.key.iter().map(|k| format!("{k}::text")).collect();
+        // One row more than asked is read: it shows whether more follow, and reveals a key that is
+        // not unique.
+        let statement = format!(
+            "select array[{texts}] as key, {id} as id, {routing} as routing, {document} as json \
+             from {rows} q {from} order by {key} limit $1",
+            texts = texts.join(", "),
+            id = self.id,
+            routing = self.routing,
+            rows = self.rows,
+            from = after.map_or_else(String::new, |_| self.above(types)),
+            key = self.key.join(", "),
+        );
+        let query = sqlx::query(AssertSqlSafe(statement)).bind(limit as i64 + 1);
+        let query = if let Some(after) = after {
+            query.bind(after)
+        } else {
+            query
+        };
+        self.session.bounded(self.documents(query, limit)).await
     }
 
     /// Reads rows until the page is full, and one more; returns them with the length of the page.
