@@ -27,6 +27,9 @@ const MAX_ANSWER_BYTES: usize = 32 << 20;
 /// Longest id of a document in Elasticsearch and OpenSearch, in bytes.
 const ID_BYTES_MAX: usize = 512;
 
+/// Prefix of the names of actions that write documents, in the refusals of a missing right.
+const WRITE_ACTIONS: &str = "[indices:data/write/";
+
 /// Shortest hold of an index that accepts nothing now; a shorter requested delay is raised to it.
 const SHORTEST_HOLD: Duration = Duration::from_secs(1);
 
@@ -302,6 +305,15 @@ fn verdict(item: &Value, creates: bool) -> Result<WriteOutcome, WriteError> {
         403 if matches!(kind, "cluster_block_exception" | "ClusterBlockException") => {
             WriteOutcome::Busy(reason())
         }
+        // So does an index that is closed, for instance to change its analyzers.
+        400 | 403 if matches!(kind, "index_closed_exception" | "IndexClosedException") => {
+            WriteOutcome::Busy(reason())
+        }
+        // Without the right to write, all documents would be refused until it is granted. Only the
+        // right to extend the mapping concerns single documents.
+        403 if kind == "security_exception" && reason().contains(WRITE_ACTIONS) => {
+            return Err(WriteError::Lost(reason()));
+        }
         // 409 cannot come from `index` without a version; 5xx and a missing status are the node's
         // trouble.
         0 | 408 | 500.. => WriteOutcome::Busy(reason()),
@@ -402,19 +414,44 @@ mod tests {
     }
 
     #[test]
-    fn a_block_of_the_index_is_waited_for_and_a_missing_right_is_not() {
-        let item = |kind: &str| {
-            format!(
-                r#"{{"errors":true,"items":[{{"index":{{"status":403,"error":{{"type":"{kind}","reason":"no"}}}}}}]}}"#
-            )
+    fn a_block_of_the_index_and_a_closed_index_are_waited_for() {
+        for (status, kind) in [
+            (403, "cluster_block_exception"),
+            (400, "index_closed_exception"),
+            (403, "index_closed_exception"),
+        ] {
+            let text = format!(
+                r#"{{"errors":true,"items":[{{"index":{{"status":{status},"error":{{"type":"{kind}","reason":"no"}}}}}}]}}"#
+            );
+            assert!(
+                matches!(verdicts(&text, 1, false).unwrap()[0], WriteOutcome::Busy(_)),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_missing_right_to_write_is_no_fault_of_the_documents() {
+        let written = |reason: &str| {
+            let text = format!(
+                r#"{{"errors":true,"items":[{{"index":{{"status":403,"error":{{"type":"security_exception","reason":"{reason}"}}}}}}]}}"#
+            );
+            verdicts(&text, 1, false)
         };
 
+        for reason in [
+            "action [indices:data/write/bulk[s]] is unauthorized for user [x] on indices [a]",
+            "no permissions for [indices:data/write/bulk[s]] and User [name=x]",
+        ] {
+            assert!(
+                matches!(written(reason), Err(WriteError::Lost(why)) if why.starts_with("403 ")),
+                "{reason}"
+            );
+        }
+        // Only documents with a new field meet this one.
+        let mapping = "action [indices:admin/mapping/auto_put] is unauthorized for user [x]";
         assert!(matches!(
-            verdicts(&item("cluster_block_exception"), 1, false).unwrap()[0],
-            WriteOutcome::Busy(_)
-        ));
-        assert!(matches!(
-            verdicts(&item("security_exception"), 1, false).unwrap()[0],
+            written(mapping).unwrap()[0],
             WriteOutcome::Refused(_)
         ));
     }
