@@ -175,14 +175,19 @@ pub(super) fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
+/// Returns the code of an error; empty if it has none.
+pub(super) fn code(error: &sqlx::Error) -> String {
+    error
+        .as_database_error()
+        .and_then(|e| e.code())
+        .unwrap_or_default()
+        .into_owned()
+}
+
 /// Returns the class of an error's code, e.g. `42` for syntax, names and rights; empty if it has
 /// none.
 pub(super) fn class(error: &sqlx::Error) -> String {
-    let code = error
-        .as_database_error()
-        .and_then(|e| e.code())
-        .unwrap_or_default();
-    code.chars().take(2).collect()
+    code(error).chars().take(2).collect()
 }
 
 /// Returns the text of an error; in that of the driver is the line of Postgres' own source, which

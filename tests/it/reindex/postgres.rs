@@ -9,7 +9,7 @@ use flyball::outbound::Guard;
 use flyball::postgres::Db;
 use flyball::reindex::args::Args;
 use flyball::reindex::catalogue::{DatabaseRights, NamedSink, NamedSource, USUAL_BULK_PATH};
-use flyball::reindex::sink::{PostgresSink, Sink, WriteOutcome};
+use flyball::reindex::sink::{PostgresSink, Sink, WriteError, WriteOutcome};
 use flyball::reindex::source::{DocumentSource, Error, PostgresSource};
 use flyball::reindex::{
     Action, BackfillConfig, Catalogue, Document, KIND, ReindexDatabase, ReindexHandler,
@@ -358,6 +358,29 @@ async fn a_text_search_configuration_that_does_not_exist_ends_the_job_and_not_th
     let trouble = sink.write(&[document]).await.unwrap_err();
 
     assert!(trouble.to_string().contains("klingon"), "{trouble}");
+}
+
+#[tokio::test]
+async fn a_database_that_is_read_only_for_a_while_does_not_end_the_job() {
+    let database = database().await;
+    let options = (*database.pool().connect_options()).clone();
+    let options = options.options([("default_transaction_read_only", "on")]);
+    let standby = sqlx::postgres::PgPoolOptions::new().connect_lazy_with(options);
+    let sink = PostgresSink::open(
+        ReindexDatabase::of(&standby),
+        &DatabaseRights::default(),
+        &["docs".to_owned()],
+        None,
+        "english",
+        2,
+    );
+
+    let trouble = sink.prepare().await.unwrap_err();
+
+    assert!(
+        matches!(&trouble, WriteError::Lost(why) if why.contains("read-only")),
+        "{trouble}"
+    );
 }
 
 #[tokio::test]

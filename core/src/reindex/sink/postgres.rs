@@ -173,7 +173,9 @@ fn trouble(error: &sqlx::Error) -> WriteError {
             retry_after: None,
             reason: told(error),
         },
-        "42" | "25" | "3F" => WriteError::Wrong(told(error)),
+        "42" | "3F" => WriteError::Wrong(told(error)),
+        // A database that is read-only after a failover, or because its disk is full, is among
+        // these.
         _ => WriteError::Lost(told(error)),
     }
 }

@@ -13,7 +13,9 @@ use super::page::PAGE_BYTES;
 use super::{DocumentPage, DocumentSource, Error};
 use crate::reindex::catalogue::DatabaseRights;
 use crate::reindex::document::{Action, Document};
-use crate::reindex::postgres::{ReindexDatabase, TransactionPool, class, qualified, quoted, told};
+use crate::reindex::postgres::{
+    ReindexDatabase, TransactionPool, class, code, qualified, quoted, told,
+};
 use crate::reindex::source_args::{Rows, SourceArgs};
 
 /// Most rows that are counted for the estimate; beyond it the planner's figure is used.
@@ -21,6 +23,10 @@ const MAX_COUNTED: i64 = 1_000_000;
 
 /// Timeout of the count; progress without a total is better than a late start.
 const COUNT_WITHIN: Duration = Duration::from_secs(5);
+
+/// Code of a statement that would write. The others of its class end transactions that lasted too
+/// long, for instance because the worker was suspended.
+const WRITES: &str = "25006";
 
 /// Reads the planner's estimate, if the relation is a plain table.
 const PLANNED_ROWS: &str = "
@@ -329,7 +335,8 @@ fn document(row: &PgRow) -> Result<Document, sqlx::Error> {
 /// waiting.
 fn error(error: sqlx::Error) -> Error {
     match class(&error).as_str() {
-        "42" | "22" | "25" | "0A" | "21" => Error::Wrong(told(&error)),
+        "42" | "22" | "0A" | "21" => Error::Wrong(told(&error)),
+        _ if code(&error) == WRITES => Error::Wrong(told(&error)),
         _ => Error::Lost(told(&error)),
     }
 }
