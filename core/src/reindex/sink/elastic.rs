@@ -12,6 +12,7 @@ use reqwest::{Client, RequestBuilder, Response, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::alias::actions;
 use super::{Sink, WriteError, WriteOutcome};
 use crate::outbound::{self, retry_after::retry_after};
 use crate::reindex::document::{Action, Document};
@@ -124,11 +125,7 @@ impl ElasticSink {
         // An answer 404 means that no index has the alias; before version 5 it was 200 and empty.
         let found = self.call(self.client.get(format!("{url}/_alias/{alias}")));
         let found = found.await?.unwrap_or_default();
-        let holders = found.as_object().into_iter().flat_map(|found| found.keys());
-        let mut actions = vec![json!({"add": {"index": index, "alias": alias}})];
-        for holder in holders.filter(|holder| *holder != index) {
-            actions.push(json!({"remove": {"index": holder, "alias": alias}}));
-        }
+        let actions = actions(index, alias, &found).map_err(WriteError::Wrong)?;
         let moved = self
             .client
             .post(format!("{url}/_aliases"))

@@ -1,5 +1,6 @@
 //! Destinations of documents: they store documents in bulk and answer for each one.
 
+mod alias;
 mod elastic;
 mod postgres;
 mod written;
