@@ -194,7 +194,11 @@ impl Backfill<'_> {
         {
             return Err(BackfillEnd::Finished);
         }
-        self.sink.publish().await.map_err(failed)
+        let cancelled = self.context.cancelled.clone();
+        tokio::select! {
+            () = cancelled.cancelled() => Err(BackfillEnd::Stopped),
+            published = self.publish() => published,
+        }
     }
 
     /// Waits for what happens next and acts on it; returns whether more pages follow if a page was

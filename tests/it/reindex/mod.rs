@@ -7,6 +7,7 @@ mod follow;
 mod mongodb;
 mod pace;
 mod postgres;
+mod publish;
 mod refused;
 mod rights;
 mod twins;

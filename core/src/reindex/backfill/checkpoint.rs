@@ -2,7 +2,7 @@
 
 use tokio::time::timeout;
 
-use super::{Backfill, BackfillEnd, DRAIN_WITHIN};
+use super::{Backfill, BackfillEnd, DRAIN_WITHIN, failed};
 use crate::jobs::CheckpointError;
 
 impl Backfill<'_> {
@@ -58,6 +58,26 @@ impl Backfill<'_> {
             None => {
                 self.saved = None;
                 Ok(())
+            }
+        }
+    }
+
+    /// Saves the checkpoint, then makes the index visible.
+    ///
+    /// A worker that was suspended and has lost the job is stopped by its fence: meanwhile its
+    /// successor, or a later job, may have moved the alias elsewhere.
+    pub(super) async fn publish(&mut self) -> Result<(), BackfillEnd> {
+        // An older checkpoint must not be written after this one.
+        if let Some(saved) = self.saving.join_next().await {
+            self.checkpoint_saved(saved.ok())?;
+        }
+        let checkpoint = self.progress.checkpoint(self.started.elapsed());
+        let (id, fence) = (self.job.id, self.job.fence);
+        match self.context.checkpoints.store(id, fence, &checkpoint).await {
+            Ok(()) => self.sink.publish().await.map_err(failed),
+            Err(CheckpointError::LeaseLost(_)) => Err(BackfillEnd::LeaseLost),
+            Err(error @ CheckpointError::Store { .. }) => {
+                Err(BackfillEnd::Failed(error.to_string()))
             }
         }
     }
