@@ -219,6 +219,50 @@ async fn a_key_that_would_lose_rows_is_refused() {
 }
 
 #[tokio::test]
+async fn a_primary_key_is_not_searched_for_nulls() {
+    let database = database().await;
+    execute(
+        database.pool(),
+        "create table sure (a int, b text, primary key (a, b)); insert into sure values (1, 'x');
+         create table unsure (a int, b text, unique (a, b)); insert into unsure values (1, 'x');
+         create table parent (a int, b text, primary key (a, b)); insert into parent values (1, 'x');
+         create table child () inherits (parent); alter table child alter b drop not null;
+         insert into child values (1, null);",
+    )
+    .await;
+    for table in ["sure", "unsure"] {
+        let wanted = json!({"table": table, "key": ["a", "b"]});
+        assert_eq!(
+            read_all(&source(database.pool(), wanted, "b")).await.len(),
+            1
+        );
+    }
+
+    // A connection has reported all its scans when it has gone.
+    eventually("the connections are closed", SOON, || async {
+        let open = "select count(*) from pg_stat_activity
+                    where datname = current_database() and application_name = 'flyball reindex'";
+        let open: i64 = sqlx::query_scalar(open)
+            .fetch_one(database.pool())
+            .await
+            .unwrap();
+        (open == 0).then_some(())
+    })
+    .await;
+    let scans = "select array_agg(seq_scan + idx_scan order by relname) from pg_stat_user_tables
+                 where relname in ('sure', 'unsure')";
+    let scans: Vec<i64> = sqlx::query_scalar(scans)
+        .fetch_one(database.pool())
+        .await
+        .unwrap();
+    assert!(scans[0] < scans[1], "{scans:?}");
+
+    let parent = json!({"table": "parent", "key": ["a", "b"]});
+    let error = source(database.pool(), parent, "b").page(None, 10).await;
+    assert!(matches!(&error, Err(Error::Wrong(text)) if text.contains("is null in some rows")));
+}
+
+#[tokio::test]
 async fn a_query_cannot_write_and_cannot_carry_a_second_statement() {
     let database = database().await;
     execute(

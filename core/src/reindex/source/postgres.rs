@@ -34,6 +34,16 @@ const PLANNED_ROWS: &str = "
     from pg_class
     where oid = to_regclass($1) and relkind in ('r', 'm', 'p') and reltuples > 0";
 
+/// Reads the columns of a table's primary key, which holds for partitions, but not for the rows of
+/// tables that inherit.
+const PRIMARY_KEY: &str = "
+    select a.attname::text
+    from pg_index i
+    join pg_class c on c.oid = i.indrelid
+    join pg_attribute a on a.attrelid = i.indrelid and a.attnum = any(i.indkey)
+    where i.indrelid = to_regclass($1) and i.indisprimary
+        and (c.relkind = 'p' or not c.relhassubclass)";
+
 /// Reads a table or a query over its own connections, in read-only transactions.
 pub struct PostgresSource {
     session: TransactionPool,
@@ -128,17 +138,7 @@ impl PostgresSource {
                 return Ok(None);
             };
             let found: Vec<String> = found.try_get(0).map_err(error)?;
-            let nulls: Vec<_> = self.key.iter().map(|k| format!("{k} is null")).collect();
-            let probe = format!(
-                "select exists (select from {} q where {})",
-                self.rows,
-                nulls.join(" or ")
-            );
-            let found_null = ask(&self.session, sqlx::query(AssertSqlSafe(probe))).await?;
-            if found_null
-                .first()
-                .is_some_and(|row| row.try_get(0).unwrap_or(false))
-            {
+            if self.has_nulls().await? {
                 return Err(Error::Wrong(format!(
                     "the key {} is null in some rows, which a scan by key would miss",
                     self.key.join(", ")
@@ -148,6 +148,35 @@ impl PostgresSource {
             let _ = self.types.set(found);
         }
         Ok(self.types.get().map(Vec::as_slice))
+    }
+
+    /// Returns true if the key is null in some rows. The columns of a primary key never are, and a
+    /// search for a null behind the first of them would read a whole index.
+    async fn has_nulls(&self) -> Result<bool, Error> {
+        let mut never_null = Vec::new();
+        if let Some(table) = &self.table {
+            let primary = sqlx::query(PRIMARY_KEY).bind(table.clone());
+            for row in ask(&self.session, primary).await? {
+                never_null.push(row.try_get::<String, _>(0).map_err(error)?);
+            }
+        }
+        let never_null = of_q(&never_null);
+        let nulls: Vec<_> = (self.key.iter())
+            .filter(|column| !never_null.contains(column))
+            .map(|column| format!("{column} is null"))
+            .collect();
+        if nulls.is_empty() {
+            return Ok(false);
+        }
+        let probe = format!(
+            "select exists (select from {} q where {})",
+            self.rows,
+            nulls.join(" or ")
+        );
+        let found = ask(&self.session, sqlx::query(AssertSqlSafe(probe))).await?;
+        Ok(found
+            .first()
+            .is_some_and(|row| row.try_get(0).unwrap_or(false)))
     }
 
     async fn read(&self, after: Option<&[String]>, limit: usize) -> Result<DocumentPage, Error> {
