@@ -6,8 +6,9 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use flyball::jobs::{Job, Outcome};
-use flyball::reindex::sink::{ElasticSink, Sink};
+use flyball::reindex::sink::{ElasticSink, Sink, WriteError};
 use flyball::reindex::sink_args::Elastic;
+use flyball::reindex::source::DocumentSource;
 use flyball::reindex::{Args, Catalogue, backfill::backfill};
 use flyball::throttle::{Name, Store};
 use serde_json::{Value, json};
@@ -213,6 +214,28 @@ async fn a_request_that_is_too_large_is_halved_until_it_fits() {
     );
 
     assert_eq!(index.ids(), all(60));
+}
+
+#[tokio::test]
+async fn an_answer_that_is_late_tells_the_size_of_its_request() {
+    let (index, url) = Index::start().await;
+    index.then([Mood::Slow(SOON)]);
+    // Real time: the answer is waited for this long.
+    let within = Duration::from_millis(200);
+    let client = reqwest::Client::builder().timeout(within).build().unwrap();
+    let asked = Elastic {
+        url,
+        index: "numbers".into(),
+        ..Elastic::default()
+    };
+    let documents = Numbers(3).page(None, 3).await.unwrap().documents;
+
+    let late = ElasticSink::new(client, asked).write(&documents).await;
+
+    assert!(
+        matches!(late, Err(WriteError::Late { bytes: 60..200 })),
+        "{late:?}"
+    );
 }
 
 #[tokio::test]

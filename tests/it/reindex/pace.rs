@@ -168,6 +168,58 @@ async fn a_rate_lowered_while_requests_hang_sends_what_was_paid_for_and_no_empty
     assert!(!index.sizes.lock().unwrap().contains(&0));
 }
 
+/// An index that takes longer than anyone waits for more than ten documents at once.
+#[derive(Default)]
+struct SlowIndex {
+    /// The number of documents of each request.
+    sizes: Mutex<Vec<usize>>,
+}
+
+impl Sink for SlowIndex {
+    fn prepare(&self) -> BoxFuture<'_, Result<(), WriteError>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn write<'a>(
+        &'a self,
+        documents: &'a [Document],
+    ) -> BoxFuture<'a, Result<Vec<WriteOutcome>, WriteError>> {
+        self.sizes.lock().unwrap().push(documents.len());
+        let bytes = documents.iter().map(Document::bytes).sum();
+        Box::pin(async move {
+            match documents.len() {
+                0..=10 => Ok(vec![WriteOutcome::Stored; documents.len()]),
+                _ => Err(WriteError::Late { bytes }),
+            }
+        })
+    }
+}
+
+#[tokio::test]
+async fn an_index_that_is_too_slow_for_a_request_gets_smaller_ones() {
+    let index = Arc::new(SlowIndex::default());
+    let hands = Hands::at("-1");
+    let args = json!({
+        "source": {"type": "postgres", "table": "numbers", "key": "id"},
+        "sink": {"type": "elastic", "url": "http://127.0.0.1:9", "index": "numbers"},
+        "batch_docs": 50, "concurrency": 1,
+    });
+    let (job, context) = (job(args), hands.context());
+    let free = Catalogue {
+        allow_queries: true,
+        ..Catalogue::default()
+    };
+    let args = Args::parse(&job.args, &free).unwrap();
+
+    let copied = backfill(&job, &context, &args, Arc::new(Numbers(200)), index.clone());
+    let outcome = tokio::time::timeout(SOON, copied).await.unwrap();
+
+    assert_eq!(outcome, Outcome::Done);
+    let sizes = index.sizes.lock().unwrap();
+    let late = sizes.iter().filter(|size| **size > 10).count();
+    assert!((1..=3).contains(&late), "{sizes:?}");
+}
+
 #[tokio::test]
 async fn documents_that_wait_for_tokens_are_few_if_they_are_large() {
     let source = Arc::new(LargeNumbers {

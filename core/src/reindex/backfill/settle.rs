@@ -60,15 +60,14 @@ impl Backfill<'_> {
                     return Err(BackfillEnd::Throttled(delay, reason));
                 }
             }
-            Err(WriteError::Lost(reason)) => {
-                self.strike(None, &reason);
-                self.send_again(items);
-                if self.strikes > MAX_STRIKES {
-                    return Err(BackfillEnd::Failed(format!(
-                        "the index did not answer: {reason}"
-                    )));
+            Err(WriteError::Late { bytes }) => {
+                // All of them at once would be late again.
+                if items.len() > 1 {
+                    self.batch_bytes = (bytes / 2).clamp(1, self.batch_bytes);
                 }
+                self.unanswered(items, &format!("no answer in time to {bytes} bytes"))?;
             }
+            Err(WriteError::Lost(reason)) => self.unanswered(items, &reason)?,
             Err(trouble @ WriteError::Wrong(_)) => {
                 return Err(BackfillEnd::Wrong(trouble.to_string()));
             }
@@ -152,6 +151,18 @@ impl Backfill<'_> {
                 }
             }
         });
+    }
+
+    /// Sends documents again whose request was not answered, unless too many were not.
+    fn unanswered(&mut self, items: Vec<Item>, reason: &str) -> Result<(), BackfillEnd> {
+        self.strike(None, reason);
+        self.send_again(items);
+        if self.strikes > MAX_STRIKES {
+            return Err(BackfillEnd::Failed(format!(
+                "the index did not answer: {reason}"
+            )));
+        }
+        Ok(())
     }
 
     fn send_again(&mut self, items: Vec<Item>) {

@@ -66,7 +66,11 @@ impl ElasticSink {
             .post(&self.bulk_url)
             .header(CONTENT_TYPE, "application/x-ndjson")
             .body(body);
-        let response = self.authorized(request)?.send().await.map_err(lost)?;
+        let sent = self.authorized(request)?.send().await;
+        let response = sent.map_err(|error| match error.is_timeout() && !error.is_connect() {
+            true => WriteError::Late { bytes },
+            false => lost(error),
+        })?;
         let status = response.status();
         if status == StatusCode::PAYLOAD_TOO_LARGE {
             return Err(WriteError::TooLarge { bytes });

@@ -8,7 +8,12 @@ use sqlx::AssertSqlSafe;
 use super::{Sink, WriteError, WriteOutcome};
 use crate::reindex::catalogue::DatabaseRights;
 use crate::reindex::document::{Action, Document};
-use crate::reindex::postgres::{ReindexDatabase, TransactionPool, class, qualified, quoted, told};
+use crate::reindex::postgres::{
+    ReindexDatabase, TransactionPool, class, code, qualified, quoted, told,
+};
+
+/// Code of a statement that was ended by its timeout.
+const TOO_LONG: &str = "57014";
 
 /// A table `(id text primary key, body jsonb, tsv tsvector)` with a GIN index on `tsv`.
 pub struct PostgresSink {
@@ -138,6 +143,10 @@ impl PostgresSink {
             let write = self.session.bounded(self.write_all(&documents[from..to]));
             match write.await {
                 Ok(()) => {}
+                Err(error) if code(&error) == TOO_LONG => {
+                    let bytes = documents[from..to].iter().map(Document::bytes).sum();
+                    return Err(WriteError::Late { bytes });
+                }
                 Err(error) if !faulty(&error) => return Err(trouble(&error)),
                 Err(error) if to - from == 1 => written[from] = WriteOutcome::Refused(told(&error)),
                 Err(_) => parts.extend([(from, from.midpoint(to)), (from.midpoint(to), to)]),

@@ -35,6 +35,13 @@ pub enum WriteError {
         /// The size of the request, in bytes.
         bytes: usize,
     },
+    /// The index did not answer in time. It may be too slow for so many documents at once, and may
+    /// have stored them.
+    #[error("the index did not answer in time to a request of {bytes} bytes")]
+    Late {
+        /// The size of the request, in bytes.
+        bytes: usize,
+    },
     /// The index cannot be reached, failed, or gave an unexpected answer; whether it stored
     /// anything is unknown.
     #[error("the index did not answer: {0}")]
