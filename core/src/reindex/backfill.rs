@@ -344,11 +344,14 @@ impl Backfill<'_> {
             + self
                 .pace
                 .learn(answer.effective_rps, want, granted, grant.wait);
-        self.progress.trouble = if granted {
-            None
-        } else {
-            grant.limit.as_ref().and_then(spell)
+        let obstacle = match granted {
+            true => None,
+            false => grant.limit.as_ref().and_then(spell),
         };
+        // That the index did not take the last request is told until it takes one.
+        if obstacle.is_some() || self.strikes == 0 {
+            self.progress.trouble = obstacle;
+        }
     }
 
     /// Counts the next documents that fit into one bulk request; at least one, however large it is.

@@ -217,6 +217,33 @@ async fn a_request_that_is_too_large_is_halved_until_it_fits() {
 }
 
 #[tokio::test]
+async fn the_note_says_why_it_waits_until_the_index_has_taken_a_request() {
+    let (index, url) = Index::start().await;
+    index.then([
+        Mood::Whole(500, None),
+        Mood::Slow(Duration::from_millis(2500)),
+    ]);
+    let hands = Hands::at("-1");
+    let task = start(50, &url, &hands, json!({"concurrency": 1}));
+
+    eventually("the reason is told", SOON, || async {
+        hands
+            .note()
+            .contains("; waiting for the index: 500 no")
+            .then_some(())
+    })
+    .await;
+
+    assert_eq!(
+        index.seen.lock().unwrap().len(),
+        2,
+        "it waits for the second answer"
+    );
+    assert_eq!(task.await.unwrap(), Outcome::Done);
+    assert_eq!(hands.note(), "50 documents, all read");
+}
+
+#[tokio::test]
 async fn an_answer_that_is_late_tells_the_size_of_its_request() {
     let (index, url) = Index::start().await;
     index.then([Mood::Slow(SOON)]);

@@ -22,7 +22,9 @@ impl Backfill<'_> {
         let FinishedFlight { items, answer } = landed;
         match answer {
             Ok(written) => {
-                self.strikes = 0;
+                if std::mem::take(&mut self.strikes) > 0 {
+                    self.progress.trouble = None;
+                }
                 let many = |wanted: fn(&WriteOutcome) -> bool| {
                     written.iter().filter(|written| wanted(written)).count()
                 };
