@@ -31,6 +31,9 @@ const ID_BYTES_MAX: usize = 512;
 /// Prefix of the names of actions that write documents, in the refusals of a missing right.
 const WRITE_ACTIONS: &str = "[indices:data/write/";
 
+/// A pipeline's refusal of a document before Elasticsearch 7.5, as the status 500 shows it.
+const WRAPPED_REFUSAL: &str = "500 exception: java.lang.IllegalArgumentException";
+
 /// Shortest hold of an index that accepts nothing now; a shorter requested delay is raised to it.
 const SHORTEST_HOLD: Duration = Duration::from_secs(1);
 
@@ -315,6 +318,11 @@ fn verdict(item: &Value, creates: bool) -> Result<WriteOutcome, WriteError> {
         403 if kind == "security_exception" && reason().contains(WRITE_ACTIONS) => {
             return Err(WriteError::Lost(reason()));
         }
+        // A pipeline that refuses a document does so each time. Before version 7.5 the exception is
+        // within another one.
+        500 if kind == "fail_processor_exception" || reason().contains(WRAPPED_REFUSAL) => {
+            WriteOutcome::Refused(reason())
+        }
         // 409 cannot come from `index` without a version; 5xx and a missing status are the node's
         // trouble.
         0 | 408 | 500.. => WriteOutcome::Busy(reason()),
@@ -454,6 +462,27 @@ mod tests {
         assert!(matches!(
             written(mapping).unwrap()[0],
             WriteOutcome::Refused(_)
+        ));
+    }
+
+    #[test]
+    fn a_document_that_its_pipeline_refuses_is_not_sent_again() {
+        let written = |kind: &str, reason: &str| {
+            let text = format!(
+                r#"{{"errors":true,"items":[{{"index":{{"status":500,"error":{{"type":"{kind}","reason":"{reason}"}}}}}}]}}"#
+            );
+            verdicts(&text, 1, false).unwrap().remove(0)
+        };
+
+        for (kind, reason) in [
+            ("fail_processor_exception", "without a price"),
+            ("exception", "java.lang.IllegalArgumentException: no IP"),
+        ] {
+            assert!(matches!(written(kind, reason), WriteOutcome::Refused(_)));
+        }
+        assert!(matches!(
+            written("exception", "java.io.IOException: disk"),
+            WriteOutcome::Busy(_)
         ));
     }
 
