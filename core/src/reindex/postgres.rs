@@ -175,6 +175,9 @@ pub(super) fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
+/// Code of a statement that was ended by its timeout.
+pub(super) const TOO_LONG: &str = "57014";
+
 /// Returns the code of an error; empty if it has none.
 pub(super) fn code(error: &sqlx::Error) -> String {
     error

@@ -263,6 +263,39 @@ async fn a_primary_key_is_not_searched_for_nulls() {
 }
 
 #[tokio::test]
+async fn a_page_whose_rows_are_slow_is_read_in_smaller_parts() {
+    let database = database().await;
+    execute(
+        database.pool(),
+        "create table t (id int primary key); insert into t select generate_series(1, 150);
+         create function slow(n int) returns int language plpgsql stable cost 100000
+             as 'begin perform pg_sleep(0.01); return n; end'",
+    )
+    .await;
+    let wanted = json!({"source": {"type": "postgres", "query": "select id, slow(id) as n from t", "key": "id"},
+        "sink": {"type": "elastic", "url": "http://x", "index": "x"}});
+    let free = Catalogue {
+        allow_queries: true,
+        ..Catalogue::default()
+    };
+    let mut args = Args::parse(&wanted, &free).unwrap();
+    // All rows take a second and a half, and a third of them half a second.
+    args.source.rights.statement_timeout = Duration::from_secs(1);
+    let source = PostgresSource::open(
+        ReindexDatabase::of(database.pool()),
+        &args.source,
+        "id",
+        None,
+    );
+
+    let first = source.page(None, 200).await.unwrap();
+    assert_eq!((first.documents.len(), first.more), (50, true));
+    let after = first.documents.last().map(|document| document.key.to_vec());
+    let second = source.page(after.as_deref(), 1000).await.unwrap();
+    assert_eq!((second.documents.len(), second.more), (50, true));
+}
+
+#[tokio::test]
 async fn a_query_cannot_write_and_cannot_carry_a_second_statement() {
     let database = database().await;
     execute(

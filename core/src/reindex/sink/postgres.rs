@@ -9,11 +9,8 @@ use super::{Sink, WriteError, WriteOutcome};
 use crate::reindex::catalogue::DatabaseRights;
 use crate::reindex::document::{Action, Document};
 use crate::reindex::postgres::{
-    ReindexDatabase, TransactionPool, class, code, qualified, quoted, told,
+    ReindexDatabase, TOO_LONG, TransactionPool, class, code, qualified, quoted, told,
 };
-
-/// Code of a statement that was ended by its timeout.
-const TOO_LONG: &str = "57014";
 
 /// A table `(id text primary key, body jsonb, tsv tsvector)` with a GIN index on `tsv`.
 pub struct PostgresSink {

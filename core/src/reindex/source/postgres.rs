@@ -1,6 +1,7 @@
 //! A table or a query in Postgres as a source: a keyset scan, each page one statement in a
 //! transaction of its own.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -14,12 +15,15 @@ use super::{DocumentPage, DocumentSource, Error};
 use crate::reindex::catalogue::DatabaseRights;
 use crate::reindex::document::{Action, Document};
 use crate::reindex::postgres::{
-    ReindexDatabase, TransactionPool, class, code, qualified, quoted, told,
+    ReindexDatabase, TOO_LONG, TransactionPool, class, code, qualified, quoted, told,
 };
 use crate::reindex::source_args::{Rows, SourceArgs};
 
 /// Most rows that are counted for the estimate; beyond it the planner's figure is used.
 const MAX_COUNTED: i64 = 1_000_000;
+
+/// The rows of a page that is not read again in smaller parts after its timeout.
+const FEWEST_ROWS: usize = 50;
 
 /// Timeout of the count; progress without a total is better than a late start.
 const COUNT_WITHIN: Duration = Duration::from_secs(5);
@@ -56,6 +60,8 @@ pub struct PostgresSource {
     id: String,
     routing: String,
     types: OnceLock<Vec<String>>,
+    /// Most rows of a page, after a larger one took too long.
+    rows_max: AtomicUsize,
 }
 
 impl PostgresSource {
@@ -114,6 +120,7 @@ impl PostgresSource {
             id,
             routing,
             types: OnceLock::new(),
+            rows_max: AtomicUsize::new(usize::MAX),
         }
     }
 
@@ -188,10 +195,15 @@ impl PostgresSource {
                 "the cursor does not match the key's columns".to_owned(),
             ));
         }
-        let [compact, verbatim] = &self.document;
-        let read = match self.select(compact, types, after, limit).await {
-            Err(fault) if class(&fault) == "22" => self.select(verbatim, types, after, limit).await,
-            read => read,
+        let mut limit = limit.min(self.rows_max.load(Ordering::Relaxed));
+        let read = loop {
+            match self.rows_above(types, after, limit).await {
+                Err(fault) if code(&fault) == TOO_LONG && limit > FEWEST_ROWS => {
+                    limit = (limit / 4).max(FEWEST_ROWS);
+                    self.rows_max.store(limit, Ordering::Relaxed);
+                }
+                read => break read,
+            }
         };
         let (mut documents, page_len) = read.map_err(error)?;
         if let Some(twice) = documents.windows(2).find(|pair| pair[0].key == pair[1].key) {
@@ -214,6 +226,20 @@ impl PostgresSource {
         let more = documents.len() > page_len;
         documents.truncate(page_len);
         Ok(DocumentPage { documents, more })
+    }
+
+    /// Reads rows with the first expression for the document that suits all of them.
+    async fn rows_above(
+        &self,
+        types: &[String],
+        after: Option<&[String]>,
+        limit: usize,
+    ) -> Result<(Vec<Document>, usize), sqlx::Error> {
+        let [compact, verbatim] = &self.document;
+        match self.select(compact, types, after, limit).await {
+            Err(fault) if class(&fault) == "22" => self.select(verbatim, types, after, limit).await,
+            read => read,
+        }
     }
 
     /// Reads rows with this expression for the document; see [`Self::documents`].
