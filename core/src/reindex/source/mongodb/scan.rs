@@ -8,7 +8,7 @@ use std::iter::successors;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bson::raw::RawDocumentBuf;
+use bson::raw::{RawBsonRef, RawDocument, RawDocumentBuf};
 use bson::{Bson, Document as BsonDocument, doc};
 use mongodb::action::Find;
 use mongodb::error::ErrorKind;
@@ -208,7 +208,7 @@ impl CollectionScan {
                 break;
             }
             bytes += read.as_bytes().len();
-            page.documents.push(self.document(&read, &id)?);
+            page.documents.push(self.document(&read, &id));
         }
         drop(session);
         self.refuse_lookalikes(&mut page.documents).await?;
@@ -246,29 +246,32 @@ impl CollectionScan {
             let id = id(&read)?;
             if wanted.take(&id) {
                 bytes += read.as_bytes().len();
-                documents.push(self.document(&read, &id)?);
+                documents.push(self.document(&read, &id));
             }
         }
         Ok((documents, false))
     }
 
-    fn document(&self, read: &RawDocumentBuf, id: &Bson) -> Result<Document, Error> {
+    fn document(&self, read: &RawDocument, id: &Bson) -> Document {
         let field = |name: &str| match name {
             "_id" => Ok(Some(document_id(id))),
             _ => text_at(read, name),
         };
-        Ok(Document {
+        let routing = self.routing.as_deref().map_or(Ok(None), field);
+        let own_id = field(&self.id);
+        let json = match own_id.as_ref().and(routing.as_ref()) {
+            Ok(_) => document_json(read),
+            Err(fault) => Err(fault.clone()),
+        };
+        Document {
             key: Arc::from([key_of(id)]),
-            id: field(&self.id)?,
-            routing: match &self.routing {
-                Some(name) => field(name)?,
-                None => None,
-            },
-            action: match document_json(read) {
+            id: own_id.unwrap_or_default(),
+            routing: routing.unwrap_or_default(),
+            action: match json {
                 Ok(json) => Action::Store(Arc::from(json)),
                 Err(fault) => Action::Refuse(fault),
             },
-        })
+        }
     }
 
     /// Refuses each document whose `_id` is a string for which the collection has a second document
@@ -350,17 +353,53 @@ fn id(document: &RawDocumentBuf) -> Result<Bson, Error> {
 }
 
 /// Returns the text of a field, which may be within others (`a.b`); `None` if it is absent or null.
-fn text_at(document: &RawDocumentBuf, name: &str) -> Result<Option<String>, Error> {
-    let garbled = |_| Error::Wrong("it sent a document that is not BSON".to_owned());
-    let whole = BsonDocument::try_from(document.as_ref()).map_err(garbled)?;
-    let mut at = Some(Bson::Document(whole));
+///
+/// # Errors
+///
+/// Fails with the reason if the field is not BSON, such as a string that is not UTF-8.
+fn text_at(document: &RawDocument, name: &str) -> Result<Option<String>, String> {
+    let mut value = RawBsonRef::Document(document);
     for part in name.split('.') {
-        at = match at {
-            Some(Bson::Document(mut document)) => document.remove(part),
-            _ => None,
+        let RawBsonRef::Document(document) = value else {
+            return Ok(None);
+        };
+        value = match document.get(part) {
+            Ok(Some(found)) => found,
+            Ok(None) => return Ok(None),
+            Err(_) => return Err(format!("its field {name} is not BSON")),
         };
     }
-    Ok(at
-        .filter(|value| !matches!(value, Bson::Null | Bson::Undefined))
-        .map(|value| document_id(&value)))
+    match Bson::try_from(value) {
+        Ok(Bson::Null | Bson::Undefined) => Ok(None),
+        Ok(found) => Ok(Some(document_id(&found))),
+        Err(_) => Err(format!("its field {name} is not BSON")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_is_read_whatever_the_others_hold() {
+        let document = doc! {"a": "??", "in": {"id": 7, "none": Bson::Null}, "last": "x"};
+        let mut bytes = RawDocumentBuf::try_from(&document).unwrap().into_bytes();
+        let at = bytes.windows(2).position(|two| two == b"??").unwrap();
+        bytes[at] = 0xff;
+        let read = RawDocumentBuf::from_bytes(bytes).unwrap();
+
+        for (name, text) in [
+            ("in.id", Some("7")),
+            ("last", Some("x")),
+            ("in.none", None),
+            ("none", None),
+            ("last.id", None),
+        ] {
+            assert_eq!(text_at(&read, name), Ok(text.map(str::to_owned)), "{name}");
+        }
+        assert_eq!(
+            text_at(&read, "a"),
+            Err("its field a is not BSON".to_owned())
+        );
+    }
 }
