@@ -6,8 +6,8 @@ use crate::reindex::source::Error;
 
 /// Codes of errors that no retry mends: Unauthorized, TypeMismatch, BadValue, FailedToParse,
 /// NamespaceNotFound, InvalidOptions, InvalidNamespace, CommandNotSupported, an unknown stage of a
-/// pipeline, and fields of a projection that exclude each other.
-const WRONG: [i32; 11] = [2, 9, 13, 14, 26, 72, 73, 115, 31249, 31254, 40324];
+/// pipeline, and fields of a projection that exclude or contain each other.
+const WRONG: [i32; 12] = [2, 9, 13, 14, 26, 72, 73, 115, 31249, 31250, 31254, 40324];
 
 /// Code of a change stream on a server that is no member of a replica set: it keeps no log of
 /// changes.
@@ -63,6 +63,9 @@ mod tests {
             "{alone:?}"
         );
         assert!(matches!(of(13), Error::Wrong(why) if why == "no (Location)"));
+        // A field and a field within it, in either order.
+        assert!(matches!(of(31249), Error::Wrong(_)));
+        assert!(matches!(of(31250), Error::Wrong(_)));
         assert!(matches!(of(286), Error::ChangesLost(_)));
         assert!(matches!(of(10107), Error::Lost(_)));
     }
