@@ -127,6 +127,36 @@ async fn documents_arrive_and_the_alias_moves_to_the_new_index_in_one_step() {
 }
 
 #[tokio::test]
+async fn an_alias_keeps_its_filter_when_it_moves() {
+    let Some(server) = Elasticsearch::shared().await else {
+        return;
+    };
+    let hands = Hands::at("-1");
+    let first = copy(30, sink(server, "kept-1"), &hands, json!({})).await;
+    assert_eq!(first, Outcome::Done);
+    let filter = json!({"filter": {"range": {"n": {"lte": 10}}}});
+    server
+        .call(Method::PUT, "/kept-1/_alias/kept", filter)
+        .await;
+    let asked = Elastic {
+        alias: Some("kept".into()),
+        ..sink(server, "kept-2")
+    };
+
+    assert_eq!(
+        copy(40, asked, &Hands::at("-1"), json!({})).await,
+        Outcome::Done
+    );
+
+    let holders = server.call(Method::GET, "/_alias/kept", Value::Null).await;
+    assert_eq!(
+        holders.as_object().unwrap().keys().collect::<Vec<_>>(),
+        ["kept-2"]
+    );
+    assert_eq!(ids(server, "kept").await, numbers(10));
+}
+
+#[tokio::test]
 async fn an_index_with_refused_documents_does_not_get_the_alias_unless_they_may_be_skipped() {
     let Some(server) = Elasticsearch::shared().await else {
         return;
