@@ -194,7 +194,6 @@ impl Backfill<'_> {
         {
             return Err(BackfillEnd::Finished);
         }
-        let cancelled = self.context.cancelled.clone();
         tokio::select! {
             () = cancelled.cancelled() => Err(BackfillEnd::Stopped),
             published = self.publish() => published,
