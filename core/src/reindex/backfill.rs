@@ -401,6 +401,10 @@ impl Backfill<'_> {
         // A retry of a job whose changes are lost starts over as well.
         self.progress.mark.finished =
             matches!(end, BackfillEnd::Finished | BackfillEnd::ChangesLost(_));
+        if let BackfillEnd::Failed(error) = &end {
+            self.progress.following = None;
+            self.progress.trouble = Some(error.clone());
+        }
         self.save_now().await;
         match end {
             // The runner knows whether the job was cancelled or the worker stops.

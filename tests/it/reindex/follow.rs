@@ -13,6 +13,7 @@ use futures_util::future::BoxFuture;
 use serde_json::json;
 
 use crate::reindex::fakes::{Hands, job};
+use crate::support::eventually;
 
 const SOON: Duration = Duration::from_secs(30);
 
@@ -68,6 +69,31 @@ impl DocumentSource for Collection {
     }
 }
 
+/// A collection whose log of changes never answers.
+struct SilentCollection(Collection);
+
+impl DocumentSource for SilentCollection {
+    fn estimate(&self) -> BoxFuture<'_, Result<Option<u64>, Error>> {
+        self.0.estimate()
+    }
+
+    fn page<'a>(
+        &'a self,
+        after: Option<&'a [String]>,
+        limit: usize,
+    ) -> BoxFuture<'a, Result<DocumentPage, Error>> {
+        self.0.page(after, limit)
+    }
+
+    fn position(&self) -> BoxFuture<'_, Result<String, Error>> {
+        self.0.position()
+    }
+
+    fn changes<'a>(&'a self, _: &'a str, _: usize) -> BoxFuture<'a, Result<ChangePage, Error>> {
+        Box::pin(std::future::pending())
+    }
+}
+
 /// An index that stores everything.
 #[derive(Default)]
 struct Index {
@@ -110,7 +136,7 @@ fn bad() -> Action {
 }
 
 /// Runs one attempt; returns its outcome, and whether the index was published.
-async fn run(source: Collection, hands: &Hands, on_bad_document: &str) -> (Outcome, bool) {
+async fn run(source: impl DocumentSource, hands: &Hands, on_bad_document: &str) -> (Outcome, bool) {
     let job = job(json!({
         "source": {"type": "mongodb", "url_env": "REINDEX_DATABASE_X", "collection": "shop.articles", "follow": true},
         "sink": {"type": "elastic", "url": "http://127.0.0.1:9", "index": "articles"},
@@ -157,10 +183,37 @@ async fn an_outage_uses_no_attempt_of_a_job_that_followed_a_source_without_chang
     assert!(matches!(outcome, Outcome::Snooze { .. }), "{outcome:?}");
     let kept = hands.checkpoints.kept.lock().unwrap().clone().unwrap();
     assert_eq!(kept.cursor["position"], "later");
+    assert!(
+        kept.note
+            .ends_with("; the source did not answer: the connection is cut"),
+        "{}",
+        kept.note
+    );
+    assert!(!kept.note.contains("following"), "{}", kept.note);
 
     let away = Collection::with(good(), &[]);
     let (outcome, _) = run(away, &hands, "dead_letter").await;
     assert!(matches!(outcome, Outcome::Retry { .. }), "{outcome:?}");
+}
+
+#[tokio::test]
+async fn a_job_whose_source_does_not_answer_does_not_claim_to_follow_it() {
+    let hands = Hands::at("-1");
+    let source = SilentCollection(Collection::with(good(), &[]));
+    let noted = async {
+        // Real time: a source is silent after some seconds.
+        eventually("the silence is noted", SOON, || async {
+            let note = hands.note();
+            note.contains("; the source has not answered for ")
+                .then_some(())
+        })
+        .await;
+        hands.cancelled.cancel();
+    };
+
+    let ((outcome, _), ()) = tokio::join!(run(source, &hands, "dead_letter"), noted);
+
+    assert_eq!(outcome, Outcome::HandedBack);
 }
 
 #[tokio::test]

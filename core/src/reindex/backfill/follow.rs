@@ -7,11 +7,14 @@
 
 use std::time::Duration;
 
+use tokio::time::{Instant, sleep};
+
 use super::{Backfill, BackfillEnd, saves};
 use crate::reindex::source::{ChangePage, DocumentPage, DocumentSource};
 use crate::reindex::{BulkPacer, Window};
 
-/// Lag above which a job reports it; below it, changes are in transit.
+/// Lag above which a job reports it; below it, changes are in transit. Also the interval at which it
+/// reports a source that does not answer.
 const CURRENT_WITHIN: Duration = Duration::from_secs(5);
 
 impl Backfill<'_> {
@@ -21,9 +24,14 @@ impl Backfill<'_> {
         self.progress.mark.scanned = true;
         loop {
             let position = self.progress.mark.position.clone().unwrap_or_default();
-            let page = tokio::select! {
-                () = cancelled.cancelled() => return Err(BackfillEnd::Stopped),
-                page = source.changes(&position, self.args.batch_docs) => page?,
+            let asked = Instant::now();
+            let mut changes = source.changes(&position, self.args.batch_docs);
+            let page = loop {
+                tokio::select! {
+                    () = cancelled.cancelled() => return Err(BackfillEnd::Stopped),
+                    page = &mut changes => break page?,
+                    () = sleep(CURRENT_WITHIN) => self.report_silence(asked.elapsed())?,
+                }
             };
             self.report_lag(&page);
             let position = page.position;
@@ -53,6 +61,17 @@ impl Backfill<'_> {
         while !self.window.is_empty() {
             self.step(&mut save, None).await?;
         }
+        Ok(())
+    }
+
+    /// Writes into the note that the source does not answer, which may be tried again for minutes.
+    fn report_silence(&mut self, silence: Duration) -> Result<(), BackfillEnd> {
+        let silence = silence.as_secs();
+        self.progress.following = Some(format!("the source has not answered for {silence} s"));
+        if let Some(saved) = self.saving.try_join_next() {
+            self.checkpoint_saved(saved.ok())?;
+        }
+        self.save();
         Ok(())
     }
 
