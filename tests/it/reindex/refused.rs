@@ -47,6 +47,25 @@ async fn refused_documents_are_listed_and_make_the_job_dead_while_all_others_are
 }
 
 #[tokio::test]
+async fn a_document_that_the_index_takes_after_no_try_is_named_in_the_note() {
+    let (index, url) = Index::start().await;
+    let poison = ("7".to_owned(), (500, "null_pointer_exception"));
+    index.busy.lock().unwrap().extend([poison]);
+    let hands = Hands::at("-1");
+    let task = start(100, &url, &hands, json!({}));
+
+    eventually("the document is named", SOON, || async {
+        let note = hands.note();
+        note.contains("; the index did not take document 7 in ")
+            .then_some(())
+    })
+    .await;
+
+    index.busy.lock().unwrap().clear();
+    assert_eq!(task.await.unwrap(), Outcome::Done);
+}
+
+#[tokio::test]
 async fn a_document_whose_id_the_index_cannot_hold_is_refused_alone() {
     let (index, url) = Index::start().await;
     let asked = Elastic {

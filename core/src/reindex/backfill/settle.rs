@@ -14,6 +14,8 @@ use crate::throttle::{KeyOutcomes, UpstreamRefusal};
 
 /// Longest wait inside the job at the index's request; for a longer one the job's key is paused.
 const LONGEST_HOLD: Duration = Duration::from_secs(600);
+/// Tries after which a document that the index is too busy for is named.
+const NAMED_AFTER: u32 = 5;
 /// Failed bulk requests in a row, about a minute and a half of them, after which the attempt ends.
 const MAX_STRIKES: u32 = 8;
 
@@ -104,7 +106,15 @@ impl Backfill<'_> {
 
     fn busy(&mut self, mut item: Item, reason: &str) {
         item.tries += 1;
-        self.progress.trouble = Some(format!("the index is busy: {reason}"));
+        // One that the index will never take holds up all others, so a person must find it.
+        self.progress.trouble = Some(match item.tries {
+            0..NAMED_AFTER => format!("the index is busy: {reason}"),
+            tries => {
+                let id = item.document.id.as_deref().unwrap_or_default();
+                let id: String = id.chars().take(100).collect();
+                format!("the index did not take document {id} in {tries} tries: {reason}")
+            }
+        });
         self.wait_for(item_backoff(item.tries), item);
     }
 
