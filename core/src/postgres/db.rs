@@ -9,12 +9,13 @@ use futures_util::{StreamExt, TryStreamExt};
 use sqlx::postgres::{
     PgConnectOptions, PgPoolOptions, PgQueryResult, PgRow, PgStatement, PgTypeInfo,
 };
-use sqlx::{Database, Describe, Either, Execute, Executor, PgPool, Postgres, SqlStr};
+use sqlx::{Describe, Either, Execute, Executor, PgPool, Postgres, SqlStr};
 
 use super::Transaction;
 use super::connections::Connections;
 use super::options::connect_options;
 use super::transaction::BEGIN;
+use super::unnamed::cannot_prepare;
 
 /// The settings under which the statements were measured, as `set` or as `set local`.
 ///
@@ -201,11 +202,16 @@ impl Db {
 
     /// Returns the pooler between us and the server.
     pub fn pooler(&self) -> Pooler {
-        if self.lent.is_some() {
+        if self.is_lent() {
             Pooler::Transaction
         } else {
             Pooler::None
         }
+    }
+
+    /// Returns true if connections are lent for one transaction.
+    fn is_lent(&self) -> bool {
+        self.lent.is_some()
     }
 
     /// Returns the pool. Behind a pooler only single statements of the simple protocol
@@ -219,10 +225,16 @@ impl Db {
         Ok(self.connections.acquire().await?.into_inner())
     }
 
-    /// Begins a transaction of several statements. Each must be `.persistent(false)`, because its
-    /// name would outlive the transaction.
+    /// Begins a transaction of several statements. Those that run on the [`Transaction`] itself are
+    /// prepared once for each connection of our own. One that runs on its `PgConnection` must be
+    /// `.persistent(false)`, because its name would outlive the transaction on a lent connection.
     pub async fn begin(&self) -> Result<Transaction, sqlx::Error> {
-        Transaction::begin(&self.connections, self.lent.unwrap_or(BEGIN)).await
+        Transaction::begin(
+            &self.connections,
+            self.lent.unwrap_or(BEGIN),
+            self.is_lent(),
+        )
+        .await
     }
 
     /// Begins a transaction like [`Db::begin`] that waits for no lock longer than `patience`.
@@ -230,12 +242,12 @@ impl Db {
         let begin = self.lent.unwrap_or("begin isolation level read committed");
         let patience_ms = patience.as_millis();
         let begin = format!("{begin}; set local lock_timeout = '{patience_ms}ms'");
-        Transaction::begin(&self.connections, &begin).await
+        Transaction::begin(&self.connections, &begin, self.is_lent()).await
     }
 
     /// Begins a transaction with the caller's own `begin` statement.
     pub async fn begin_with(&self, begin: &str) -> Result<Transaction, sqlx::Error> {
-        Transaction::begin(&self.connections, begin).await
+        Transaction::begin(&self.connections, begin, self.is_lent()).await
     }
 
     /// Waits for connections in use, then closes all.
@@ -293,9 +305,8 @@ impl<'p> Executor<'p> for &'_ Db {
                 connection.give_back();
                 return Ok(items);
             };
-            let mut transaction = Transaction::begin(&connections, begin).await?;
-            let items: Result<Vec<_>, _> =
-                transaction.fetch_many(Unnamed(query)).try_collect().await;
+            let mut transaction = Transaction::begin(&connections, begin, true).await?;
+            let items: Result<Vec<_>, _> = transaction.fetch_many(query).try_collect().await;
             transaction.end(items).await
         };
         stream::once(done)
@@ -320,8 +331,8 @@ impl<'p> Executor<'p> for &'_ Db {
                 connection.give_back();
                 return Ok(row);
             };
-            let mut transaction = Transaction::begin(&connections, begin).await?;
-            let row = transaction.fetch_optional(Unnamed(query)).await;
+            let mut transaction = Transaction::begin(&connections, begin, true).await?;
+            let row = transaction.fetch_optional(query).await;
             transaction.end(row).await
         })
     }
@@ -348,43 +359,6 @@ impl<'p> Executor<'p> for &'_ Db {
             None => self.connections.pool().describe(sql),
             Some(_) => Box::pin(async { Err(cannot_prepare()) }),
         }
-    }
-}
-
-fn cannot_prepare() -> sqlx::Error {
-    sqlx::Error::Configuration(
-        "a statement cannot be prepared for later behind a pooler in transaction mode".into(),
-    )
-}
-
-/// A statement that the driver parses without a name, so that nothing of it stays on the server's
-/// connection.
-///
-/// The driver looks up unknown types by a query of its own, which removes the unnamed statement.
-/// Neither parameters nor columns may therefore be of a type that a schema defines; cast them to
-/// text.
-struct Unnamed<E>(E);
-
-impl<'q, E> Execute<'q, Postgres> for Unnamed<E>
-where
-    E: Execute<'q, Postgres>,
-{
-    fn sql(self) -> SqlStr {
-        self.0.sql()
-    }
-
-    fn statement(&self) -> Option<&PgStatement> {
-        None
-    }
-
-    fn take_arguments(
-        &mut self,
-    ) -> Result<Option<<Postgres as Database>::Arguments>, sqlx::error::BoxDynError> {
-        self.0.take_arguments()
-    }
-
-    fn persistent(&self) -> bool {
-        false
     }
 }
 

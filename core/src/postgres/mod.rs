@@ -14,6 +14,7 @@ mod reach;
 mod replica;
 mod replica_lag;
 mod transaction;
+mod unnamed;
 
 pub use columns::{Columns, json_or_text};
 pub use db::{Access, Db, Pooler};

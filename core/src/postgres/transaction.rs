@@ -2,9 +2,13 @@
 
 use std::ops::{Deref, DerefMut};
 
-use sqlx::{AssertSqlSafe, PgConnection};
+use futures_util::future::BoxFuture;
+use futures_util::stream::BoxStream;
+use sqlx::postgres::{PgQueryResult, PgRow, PgStatement, PgTypeInfo};
+use sqlx::{AssertSqlSafe, Describe, Either, Execute, Executor, PgConnection, Postgres, SqlStr};
 
 use super::connections::{Connections, LentConnection};
+use super::unnamed::{Unnamed, cannot_prepare};
 
 /// The statement that begins a transaction on a connection of our own.
 pub(super) const BEGIN: &str = "begin";
@@ -14,16 +18,27 @@ pub(super) const BEGIN: &str = "begin";
 /// Dropped without [`Transaction::commit`] or [`Transaction::rollback`], even in the middle of a
 /// statement or of one of those two, it closes its connection, which ends the transaction on the
 /// server.
+///
+/// A statement that runs on it, and not on its connection, is prepared once for each connection of
+/// our own, so that Postgres parses and plans it once. On a connection that is lent for this
+/// transaction alone it leaves no name behind.
 #[derive(Debug)]
 pub struct Transaction {
     /// `None` only after the end of the transaction.
     connection: Option<LentConnection>,
+    /// True if the connection is another client's after the transaction.
+    is_lent: bool,
 }
 
 impl Transaction {
-    pub(super) async fn begin(connections: &Connections, begin: &str) -> Result<Self, sqlx::Error> {
+    pub(super) async fn begin(
+        connections: &Connections,
+        begin: &str,
+        is_lent: bool,
+    ) -> Result<Self, sqlx::Error> {
         let mut transaction = Self {
             connection: Some(connections.acquire().await?),
+            is_lent,
         };
         // From here on a drop closes the connection, because it is unknown whether the transaction
         // has begun until the server answers.
@@ -106,6 +121,62 @@ impl Drop for Transaction {
     fn drop(&mut self) {
         if let Some(connection) = self.connection.take() {
             connection.close();
+        }
+    }
+}
+
+impl<'t> Executor<'t> for &'t mut Transaction {
+    type Database = Postgres;
+
+    fn fetch_many<'e, 'q: 'e, E>(
+        self,
+        query: E,
+    ) -> BoxStream<'e, Result<Either<PgQueryResult, PgRow>, sqlx::Error>>
+    where
+        't: 'e,
+        E: 'q + Execute<'q, Postgres>,
+    {
+        match self.is_lent {
+            true => (&mut **self).fetch_many(Unnamed(query)),
+            false => (&mut **self).fetch_many(query),
+        }
+    }
+
+    fn fetch_optional<'e, 'q: 'e, E>(
+        self,
+        query: E,
+    ) -> BoxFuture<'e, Result<Option<PgRow>, sqlx::Error>>
+    where
+        't: 'e,
+        E: 'q + Execute<'q, Postgres>,
+    {
+        match self.is_lent {
+            true => (&mut **self).fetch_optional(Unnamed(query)),
+            false => (&mut **self).fetch_optional(query),
+        }
+    }
+
+    fn prepare_with<'e>(
+        self,
+        sql: SqlStr,
+        parameters: &'e [PgTypeInfo],
+    ) -> BoxFuture<'e, Result<PgStatement, sqlx::Error>>
+    where
+        't: 'e,
+    {
+        match self.is_lent {
+            true => Box::pin(async { Err(cannot_prepare()) }),
+            false => (&mut **self).prepare_with(sql, parameters),
+        }
+    }
+
+    fn describe<'e>(self, sql: SqlStr) -> BoxFuture<'e, Result<Describe<Postgres>, sqlx::Error>>
+    where
+        't: 'e,
+    {
+        match self.is_lent {
+            true => Box::pin(async { Err(cannot_prepare()) }),
+            false => (&mut **self).describe(sql),
         }
     }
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use flyball::postgres::{Access, Db};
 use futures_util::future::join_all;
+use sqlx::Row;
 
 use crate::support::{Database, database, eventually};
 
@@ -49,6 +50,28 @@ async fn the_connection_that_was_used_last_is_used_next() {
         assert_eq!(in_transaction, first);
         transaction.commit().await.unwrap();
     }
+}
+
+#[tokio::test]
+async fn a_statement_of_transactions_is_prepared_once() {
+    let database = database().await;
+    let access = Access::from(database.url());
+    let db = Db::connect(&access, 1, SOON).await.unwrap();
+    for n in 0..3_i32 {
+        let mut transaction = db.begin().await.unwrap();
+        let asked = sqlx::query_scalar("select $1::int").bind(n);
+        let answer: i32 = asked.fetch_one(&mut transaction).await.unwrap();
+        assert_eq!(answer, n);
+        transaction.commit().await.unwrap();
+    }
+
+    let prepared = sqlx::raw_sql("select statement, generic_plans from pg_prepared_statements");
+    let prepared = prepared.fetch_all(db.pool()).await.unwrap();
+    let prepared: Vec<(&str, i64)> = prepared
+        .iter()
+        .map(|row| (row.get(0), row.get(1)))
+        .collect();
+    assert_eq!(prepared, [("select $1::int", 3)]);
 }
 
 #[tokio::test]

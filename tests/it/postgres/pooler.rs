@@ -60,6 +60,16 @@ async fn statements_run_with_their_settings_and_leave_nothing_on_the_servers_con
         backends.len() <= SERVER_CONNECTIONS as usize,
         "{backends:?}"
     );
+    for n in 0..10_i32 {
+        let mut transaction = db.begin().await.unwrap();
+        let next: i32 = sqlx::query_scalar("select $1::int + 1")
+            .bind(n)
+            .fetch_one(&mut transaction)
+            .await
+            .unwrap();
+        assert_eq!(next, n + 1);
+        transaction.commit().await.unwrap();
+    }
     for _ in 0..10 {
         // Outside of a transaction, each statement may use another server connection.
         let row = sqlx::raw_sql(

@@ -17,6 +17,24 @@ fn a_facade_holds_no_logic() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
+/// Folders whose statements have names. On a bare connection a name stays for the next borrower.
+const NAMED_STATEMENTS: [&str; 1] = ["gateway/postgres/"];
+
+#[test]
+fn statements_with_names_run_on_a_transaction_and_not_on_its_connection() {
+    for folder in NAMED_STATEMENTS {
+        let files: Vec<_> = sources()
+            .into_iter()
+            .filter(|file| file.path.contains(folder))
+            .collect();
+        let bare = files
+            .iter()
+            .filter(|file| file.code.contains("PgConnection"));
+        let bare: Vec<&str> = bare.map(|file| file.path.as_str()).collect();
+        assert!(!files.is_empty() && bare.is_empty(), "{folder}: {bare:?}");
+    }
+}
+
 /// Type names that every module may define.
 const COMMON_NAMES: [&str; 3] = ["Args", "Command", "Error"];
 

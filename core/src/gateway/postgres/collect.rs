@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use sqlx::{PgConnection, Row};
+use sqlx::Row;
 
 use super::lock::{OlderCollectors, lock};
 use super::statement::query;
 use super::usage;
 use crate::gateway::limits::ChannelHistory;
 use crate::jobs::Error;
-use crate::postgres::Db;
+use crate::postgres::{Db, Transaction};
 
 /// One tenant at a time through the index, so that the backlog of one is not read for the others.
 pub(super) const WAITING: &str = "
@@ -27,12 +27,13 @@ pub(super) const TAKE: &str = "
 select p.id, p.tenant, p.channel
 from unnest($1::text[], $2::int[]) as a(tenant, most)
 cross join lateral (
-    select p.id, p.tenant, p.channel from flyball.publication p where p.tenant = a.tenant order by p.id limit a.most
+    select p.id, p.tenant, p.channel from flyball.publication p where p.tenant = a.tenant order by p.tenant, p.id limit a.most
 ) p";
 
 /// Moves publications; `$2` to `$5` are their channels with the history of each. A channel that had a
 /// history before counts what it does not keep, so that no reader takes the rest for all.
-// Each message finds its channel by a sort. Postgres expects one row of a join here and would compare
+// The statement is planned once, perhaps while there are no channels, so a channel is found by a
+// probe. Each message finds its channel by a sort. Postgres expects one row of a join here and would compare
 // every message with every channel, which takes a minute for ten thousand of each.
 pub(super) const MOVE: &str = r#"
 with gone as (
@@ -62,7 +63,8 @@ top as (
 passed as (
     update flyball.channel c set last_offset = c.last_offset + n.messages, first_offset = c.last_offset + n.messages + 1
     from placed n
-    where n.id is null and n.messages > 0 and n.kept_max = 0 and c.tenant = n.tenant and c.name = n.channel
+    cross join lateral (select h.ctid from flyball.channel h where h.tenant = n.tenant and h.name = n.channel limit 1) h
+    where n.id is null and n.messages > 0 and n.kept_max = 0 and c.tenant = n.tenant and c.name = n.channel and c.ctid = h.ctid
 ),
 counted as (
     select u.*, max(u.of_epoch) over w as epoch, max(u.of_last) over w as last_offset, max(u.of_first) over w as first_offset
@@ -178,7 +180,7 @@ pub async fn collect(
         query(RING)
             .bind(moved > 0)
             .bind(&told)
-            .execute(&mut *transaction)
+            .execute(&mut transaction)
             .await?;
     }
     transaction.commit().await?;
@@ -186,7 +188,7 @@ pub async fn collect(
 }
 
 /// Counts what went out, and the limits that were reached.
-async fn count(connection: &mut PgConnection, grants: &[TenantGrant]) -> Result<(), Error> {
+async fn count(transaction: &mut Transaction, grants: &[TenantGrant]) -> Result<(), Error> {
     let tenants: Vec<&str> = grants.iter().map(|grant| grant.tenant.as_str()).collect();
     let messages: Vec<i64> = grants.iter().map(|grant| grant.messages.into()).collect();
     let limited: Vec<i64> = grants
@@ -197,18 +199,18 @@ async fn count(connection: &mut PgConnection, grants: &[TenantGrant]) -> Result<
         .bind(&tenants)
         .bind(&messages)
         .bind(&limited)
-        .execute(connection)
+        .execute(transaction)
         .await?;
     Ok(())
 }
 
 async fn waiting(
-    connection: &mut PgConnection,
+    transaction: &mut Transaction,
     most: u32,
 ) -> Result<Vec<WaitingPublications>, Error> {
     let rows = query(WAITING)
         .bind(i64::from(most))
-        .fetch_all(connection)
+        .fetch_all(transaction)
         .await?;
     rows.iter()
         .map(|row| {
@@ -221,7 +223,7 @@ async fn waiting(
 }
 
 async fn move_granted(
-    connection: &mut PgConnection,
+    transaction: &mut Transaction,
     grants: &[TenantGrant],
     history: &(dyn Fn(&str) -> ChannelHistory + Send + Sync),
 ) -> Result<u64, Error> {
@@ -235,7 +237,7 @@ async fn move_granted(
     let rows = query(TAKE)
         .bind(&tenants)
         .bind(&messages)
-        .fetch_all(&mut *connection)
+        .fetch_all(&mut *transaction)
         .await?;
     let mut ids: Vec<i64> = Vec::with_capacity(rows.len());
     let mut channels: HashSet<(String, String)> = HashSet::new();
@@ -264,15 +266,15 @@ async fn move_granted(
         .bind(&names)
         .bind(&kept_s)
         .bind(&kept_max)
-        .fetch_all(&mut *connection)
+        .fetch_all(&mut *transaction)
         .await?;
     let moved: i64 = rows.first().map_or(Ok(0), |row| row.try_get("moved"))?;
-    trim(connection, &rows).await?;
+    trim(transaction, &rows).await?;
     Ok(moved.unsigned_abs())
 }
 
 /// Deletes the oldest messages of the channels that have too many.
-async fn trim(connection: &mut PgConnection, rows: &[sqlx::postgres::PgRow]) -> Result<(), Error> {
+async fn trim(transaction: &mut Transaction, rows: &[sqlx::postgres::PgRow]) -> Result<(), Error> {
     let (mut tenants, mut names, mut most) = (Vec::new(), Vec::new(), Vec::new());
     for row in rows {
         if let Some(tenant) = row.try_get::<Option<String>, _>("tenant")? {
@@ -282,11 +284,13 @@ async fn trim(connection: &mut PgConnection, rows: &[sqlx::postgres::PgRow]) -> 
         }
     }
     if !tenants.is_empty() {
+        // It is rare, and planned for the channels that there are.
         query(TRIM)
+            .persistent(false)
             .bind(&tenants)
             .bind(&names)
             .bind(&most)
-            .execute(connection)
+            .execute(transaction)
             .await?;
     }
     Ok(())

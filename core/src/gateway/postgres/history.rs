@@ -49,7 +49,9 @@ pub(super) const POSITIONS: &str = "
 select coalesce(c.epoch, e.last_value) as epoch, coalesce(c.last_offset, 0) as last_offset, coalesce(c.first_offset, 1) as first_offset
 from unnest($1::text[], $2::text[]) with ordinality as a(tenant, name, n)
 cross join flyball.channel_epoch e
-left join flyball.channel c on c.tenant = a.tenant and c.name = a.name
+left join lateral (
+    select h.epoch, h.last_offset, h.first_offset from flyball.channel h where h.tenant = a.tenant and h.name = a.name limit 1
+) c on true
 order by a.n";
 
 /// Leaves out data as [`AFTER`] does, with `$6`.

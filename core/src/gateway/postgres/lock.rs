@@ -3,10 +3,11 @@
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use sqlx::{PgConnection, Row};
+use sqlx::Row;
 
 use super::statement::query;
 use crate::jobs::Error;
+use crate::postgres::Transaction;
 
 // The lock is that of a row, which no other role can take. Programs without migration 33 take an
 // advisory lock instead, so both are taken: a row tells that the first is held by this transaction,
@@ -60,10 +61,10 @@ impl OlderCollectors {
 
 /// Takes the lock until the end of the transaction; returns false if somebody else has it.
 pub(super) async fn lock(
-    connection: &mut PgConnection,
+    transaction: &mut Transaction,
     older: &OlderCollectors,
 ) -> Result<bool, Error> {
-    let Some(row) = query(LOCK).fetch_optional(connection).await? else {
+    let Some(row) = query(LOCK).fetch_optional(transaction).await? else {
         return Ok(false);
     };
     let is_free = row.try_get("is_free_of_older")?;

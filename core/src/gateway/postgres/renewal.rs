@@ -96,7 +96,7 @@ pub async fn renew_channels(
         .bind(mark.epoch)
         .bind(mark.offset)
         .bind(mark.seq)
-        .fetch_one(&mut *transaction)
+        .fetch_one(&mut transaction)
         .await?;
     let is_renewed = row.try_get("renewed")?;
     transaction.commit().await?;

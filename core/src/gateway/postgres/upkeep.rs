@@ -47,7 +47,7 @@ pub async fn prune(db: &Db, older: &OlderCollectors, most: i32) -> Result<i64, E
         transaction.rollback().await?;
         return Ok(0);
     }
-    let row = query(PRUNE).bind(most).fetch_one(&mut *transaction).await?;
+    let row = query(PRUNE).bind(most).fetch_one(&mut transaction).await?;
     let messages = row.try_get("messages")?;
     transaction.commit().await?;
     Ok(messages)
@@ -70,7 +70,7 @@ pub async fn forget(
         .bind(&place.0)
         .bind(&place.1)
         .bind(most)
-        .fetch_one(&mut *transaction)
+        .fetch_one(&mut transaction)
         .await?;
     let (tenant, name): (Option<String>, Option<String>) =
         (row.try_get("next_tenant")?, row.try_get("next_name")?);
