@@ -32,7 +32,7 @@ const SETTLED: Duration = Duration::from_secs(3);
 const FLOOD: usize = 2000;
 
 /// The readers of the tenant over its limit, in each measurement beside it.
-const FLOODED: [usize; 2] = [100, 1000];
+const FLOODED: [usize; 3] = [1, 100, 1000];
 
 pub async fn measure(cli: &GatewayArgs, report: Report) -> anyhow::Result<()> {
     let gateway = GatewayProcess::start("ws_connections_per_tenant = 100000").await?;
