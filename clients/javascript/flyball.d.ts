@@ -82,7 +82,7 @@ export type State =
       reason: string;
       /** True if the device has no network; an attempt comes as soon as it has. */
       offline: boolean;
-      /** The failure of the ticket or token provider, if that was the reason. */
+      /** The failure of the ticket or token provider or of the class of the connection, if that was the reason. */
       error?: unknown;
     }
   /** It does not come back; `error` is absent after `close()`. */
@@ -99,6 +99,7 @@ export interface FlyballOptions {
   url: string | URL;
   /**
    * Returns a ticket for one connection: your server asks `POST /api/v1/ws/tickets` with its token.
+   * One that throws is asked again later, and so is one that returns what can be no ticket.
    * To give up instead of trying again, throw a `FlyballError` with `permanent: true`.
    */
   ticket?: () => string | Promise<string>;

@@ -78,6 +78,15 @@ function checkChannel(channel) {
   }
 }
 
+/** A server that fails, or has signed the person out, may answer with a page in place of a ticket; to
+ * Flyball that is a wrong credential. @param {unknown} ticket @returns {string} */
+function checkTicket(ticket) {
+  if (typeof ticket !== 'string' || !/^[\w.~-]{1,128}$/.test(ticket)) {
+    throw new TypeError('ticket: its provider must return the text of a ticket, and throw if it has none');
+  }
+  return ticket;
+}
+
 /** @param {string} epoch @param {string} other */
 const isNewer = (epoch, other) => epoch !== other && BigInt(epoch) > BigInt(other);
 
@@ -321,6 +330,8 @@ export class Flyball {
     const url = new URL(options.url);
     url.protocol = url.protocol.replace('http', 'ws');
     if (url.protocol !== 'ws:' && url.protocol !== 'wss:') throw new TypeError(`url: must begin with https: or wss:, not ${url.protocol}`);
+    // No WebSocket takes a fragment.
+    url.hash = '';
     if (!url.pathname.endsWith('/api/v1/ws')) url.pathname = `${url.pathname.replace(/\/$/, '')}/api/v1/ws`;
     const Socket = options.WebSocket ?? globalThis.WebSocket;
     if (!Socket) throw new TypeError('WebSocket: this platform has none; use Node.js 22 or newer, or give a class');
@@ -413,6 +424,8 @@ export class Flyball {
     if (same) {
       // The server has one subscription for both names.
       this.#subscriptions.delete(subscription.channel);
+      // It began anew with this one, and what waited for it was dropped there.
+      if (same.phase === 'live') this._join(same);
       subscription.end(new FlyballError(`${subscription.channel} is the same channel as ${same.channel}, which has a subscription`, { code: 'SAME_CHANNEL', permanent: true }));
       return;
     }
@@ -565,7 +578,7 @@ export class Flyball {
     url.searchParams.set('refuse', 'close');
     let token = '';
     try {
-      if (this.#options.ticket) url.searchParams.set('ticket', await this.#options.ticket());
+      if (this.#options.ticket) url.searchParams.set('ticket', checkTicket(await this.#options.ticket()));
       else token = await this.#token();
     } catch (error) {
       if (!isCurrent()) return;
@@ -574,7 +587,15 @@ export class Flyball {
       return;
     }
     if (!isCurrent()) return;
-    const socket = new this.#WebSocket(url, SUBPROTOCOL);
+    /** @type {WebSocket} */
+    let socket;
+    try {
+      socket = new this.#WebSocket(url, SUBPROTOCOL);
+    } catch (error) {
+      // A page with a policy or over https: may not open every address.
+      this.#ended(1006, 'the connection could not be opened', error);
+      return;
+    }
     this.#socket = socket;
     if (token) socket.onopen = () => this.#send({ type: 'refresh', token });
     socket.onmessage = ({ data }) => { if (isCurrent()) this.#take(data); };
@@ -585,7 +606,9 @@ export class Flyball {
 
   async #token() {
     const { token } = this.#options;
-    return typeof token === 'function' ? token() : token ?? '';
+    const given = typeof token === 'function' ? await token() : token;
+    if (typeof given !== 'string' || given === '') throw new TypeError('token: its provider must return a text');
+    return given;
   }
 
   /** @param {unknown} data */
@@ -604,6 +627,12 @@ export class Flyball {
       case 'message': this.#takeMessage(frame); break;
       case 'ping': this.#send({ type: 'pong' }); break;
       case 'subscribed': this.#takeSubscribed(frame); break;
+      case 'unsubscribed': {
+        // One that is live was ended by another name of its channel.
+        const subscription = this.#subscribed(frame.channel);
+        if (subscription?.phase === 'live') this._join(subscription);
+        break;
+      }
       case 'error': this.#takeError(frame); break;
       case 'gap': {
         const subscription = this.#subscribed(frame.channel);

@@ -205,6 +205,42 @@ test('a provider that fails is asked again, and one that says no ends it', async
   assert.equal((await is('closed')).error.code, 'SIGNED_OUT');
 });
 
+test('a page of an error in place of a ticket is a provider that fails, not a wrong credential', async (t) => {
+  t.mock.method(Math, 'random', () => 0.5);
+  stopClock(t);
+  const answers = ['Service Unavailable', '<html>sign in</html>', '{"ticket":"t"}', '', undefined, 't'.repeat(129), 'a-ticket'];
+  const { gateway, is, client } = await stage(t, { ticket: async () => answers.shift() });
+  for (let attempt = 1; attempt <= 6; attempt += 1) {
+    const state = await until('the wait', () => client.state.name === 'waiting' && client.state.attempt === attempt && client.state);
+    assert.match(state.error.message, /^ticket: its provider must return/);
+    t.mock.timers.tick(state.retryInMs);
+  }
+  await is('open');
+  assert.equal(gateway.all.length, 1, 'no other is sent');
+});
+
+test('a provider that returns no token is one that fails', async (t) => {
+  const { gateway, is } = await stage(t, { token: async () => '' });
+  const { error } = await is('waiting');
+  assert.match(error.message, /^token: its provider must return/);
+  assert.equal(gateway.all.length, 0);
+});
+
+test('an address that the platform does not open is tried again, and its fragment is left out', async (t) => {
+  const opened = [];
+  class Refusing {
+    constructor(url) {
+      opened.push(url.hash);
+      throw new Error('the policy of the page forbids it');
+    }
+  }
+  const client = new Flyball({ url: 'https://a.example/#part', ticket: async () => 't', WebSocket: Refusing });
+  t.after(() => client.close());
+  const { error } = await until('the wait', () => client.state.name === 'waiting' && client.state);
+  assert.equal(error.message, 'the policy of the page forbids it');
+  assert.deepEqual(opened, ['']);
+});
+
 test('a provider that never answers is not waited for for ever', async (t) => {
   stopClock(t);
   const { client, is } = await stage(t, { ticket: () => new Promise(() => {}) });

@@ -190,6 +190,30 @@ test('two names of one channel are no two subscriptions', async (t) => {
   assert.equal(seen.messages[0].channel, '$inbox');
 });
 
+test('another name of a channel that is ended at once ends nothing else', async (t) => {
+  const { gateway, client } = await stage(t);
+  const { seen, handlers } = notes();
+  await client.subscribe('$inbox', handlers).ready;
+  const other = client.subscribe('$inbox/u1', handlers);
+  other.unsubscribe();
+  await until('the end', () => gateway.last.received.some(({ type }) => type === 'unsubscribe'));
+  gateway.publish('$inbox/u1', 1);
+  await until('the message', () => seen.messages.length === 1);
+  assert.equal(seen.messages[0].channel, '$inbox');
+});
+
+test('what waited at the server when another name of the channel began comes', async (t) => {
+  const { gateway, client } = await stage(t);
+  const { seen, handlers } = notes();
+  await client.subscribe('$inbox', handlers).ready;
+  // It waits there: the subscription by another name begins after it.
+  gateway.copies = () => 0;
+  gateway.publish('$inbox/u1', 1);
+  gateway.copies = () => 1;
+  await assert.rejects(client.subscribe('$inbox/u1').ready, { code: 'SAME_CHANNEL' });
+  await until('the message', () => seen.messages.length === 1);
+});
+
 test('handlers may be methods of an object, and a subscription that ends unconfirmed says so', async (t) => {
   const { gateway, client } = await stage(t);
   class Orders {
