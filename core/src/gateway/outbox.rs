@@ -20,6 +20,8 @@ pub struct Outbox<F> {
     control: VecDeque<F>,
     data: VecDeque<QueuedFrame<F>>,
     bytes: usize,
+    /// The frames of channels that were taken and not counted yet.
+    taken: u32,
 }
 
 #[derive(Debug)]
@@ -37,6 +39,7 @@ impl<F> Default for Outbox<F> {
             control: VecDeque::new(),
             data: VecDeque::new(),
             bytes: 0,
+            taken: 0,
         }
     }
 }
@@ -98,11 +101,17 @@ impl<F: AsRef<[u8]>> Outbox<F> {
             return Some(frame);
         }
         let taken = self.data.pop_front()?;
+        self.taken = self.taken.saturating_add(1);
         self.bytes -= taken.frame.as_ref().len();
         if self.data.is_empty() && self.data.capacity() > KEPT_CAPACITY {
             self.data.shrink_to(KEPT_CAPACITY);
         }
         Some(taken.frame)
+    }
+
+    /// Returns the number of frames of channels that were taken since it was asked last.
+    pub fn count_taken(&mut self) -> u64 {
+        std::mem::take(&mut self.taken).into()
     }
 
     /// Returns true if no frame waits.
@@ -151,6 +160,7 @@ mod tests {
             std::iter::from_fn(|| outbox.pop()).collect::<Vec<_>>(),
             ["ping", "a", "b"]
         );
+        assert_eq!((outbox.count_taken(), outbox.count_taken()), (2, 0));
         assert!(outbox.is_empty() && outbox.bytes == 0);
     }
 

@@ -240,7 +240,8 @@ impl ChannelReader {
             }
             let frame = self.peer.state().outbox.pop();
             if let Some(frame) = frame {
-                self.state.gateway.metrics.delivered(1);
+                let messages = self.peer.state().outbox.count_taken();
+                self.state.gateway.metrics.delivered(messages);
                 return Some(of_frame(&frame));
             }
             let (gaps, behind) = {

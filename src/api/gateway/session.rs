@@ -285,7 +285,8 @@ impl Session {
         }
         if written > 0 {
             self.socket.flush().await.map_err(ended_by)?;
-            self.state.gateway.metrics.delivered(written as u64);
+            let messages = self.peer.state().outbox.count_taken();
+            self.state.gateway.metrics.delivered(messages);
         }
         let may_have_more = match written < WRITTEN_MAX {
             true => {

@@ -198,3 +198,36 @@ async fn a_message_in_fragments_with_pings_between_is_one_message() {
         .unwrap();
     assert_eq!(client.closed().await, 1002);
 }
+
+/// Pings, warnings and the like are no messages: a thousand idle connections get forty a second.
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_alone_count_as_delivered() {
+    use std::time::Duration;
+
+    use prometheus_client::encoding::text::encode;
+    use prometheus_client::registry::Registry;
+
+    let served = GatewayServer::start().await;
+    let mut registry = Registry::default();
+    served.gateway.metrics.register(&mut registry);
+    let mut client = served.client("acme").await;
+    client.subscribe("orders").await;
+    served.gateway.hub.limit("acme", Duration::from_secs(1));
+    assert_eq!(client.next().await["code"], "WS_RATE_LIMITED");
+    for n in 1..=2 {
+        let (status, _) = served.publish("acme", "orders", &json!(n)).await;
+        assert_eq!(status, 202);
+        assert_eq!(client.next_of("message").await["data"], n);
+    }
+    // Messages are counted before the next frame of the client is read.
+    client
+        .send(&json!({"type": "unsubscribe", "channel": "orders"}))
+        .await;
+    client.next_of("unsubscribed").await;
+    let mut text = String::new();
+    encode(&mut text, &registry).unwrap();
+    let line = text
+        .lines()
+        .find(|line| line.starts_with("flyball_gateway_delivered_total"));
+    assert_eq!(line, Some("flyball_gateway_delivered_total 2"));
+}
