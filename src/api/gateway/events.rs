@@ -11,7 +11,7 @@ use axum::http::{Extensions, HeaderMap};
 use axum::response::sse::{self, KeepAlive, Sse};
 use bytes::Bytes;
 use futures_util::{Stream, stream};
-use serde_json::Value;
+use serde::Deserialize;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
@@ -293,12 +293,36 @@ fn of_message(message: &StoredMessage) -> sse::Event {
 
 /// Returns the event of a frame that waited in an outbox.
 fn of_frame(frame: &Bytes) -> sse::Event {
-    let value: Value = serde_json::from_slice(frame).unwrap_or_default();
-    let text = |name: &str| value.get(name).and_then(Value::as_str);
-    let id = text("epoch")
-        .zip(value.get("offset").and_then(Value::as_i64))
-        .map(|(epoch, offset)| format!("{epoch}:{offset}"));
-    event(text("type").unwrap_or("message"), id.as_deref(), frame)
+    let FrameHead {
+        r#type,
+        epoch,
+        offset,
+    } = FrameHead::of(frame);
+    let id = epoch.zip(offset);
+    let id = id.map(|(epoch, offset)| format!("{epoch}:{offset}"));
+    event(r#type, id.as_deref(), frame)
+}
+
+/// The type of a frame, and the place of its message if it has one.
+///
+/// The data is skipped and not read: Postgres stores deeper nesting and larger numbers than are read
+/// here.
+#[derive(Deserialize)]
+struct FrameHead<'a> {
+    r#type: &'a str,
+    #[serde(borrow)]
+    epoch: Option<&'a str>,
+    offset: Option<i64>,
+}
+
+impl<'a> FrameHead<'a> {
+    fn of(frame: &'a [u8]) -> Self {
+        serde_json::from_slice(frame).unwrap_or(Self {
+            r#type: "message",
+            epoch: None,
+            offset: None,
+        })
+    }
 }
 
 fn event(name: &str, id: Option<&str>, frame: &Bytes) -> sse::Event {
@@ -313,6 +337,36 @@ fn event(name: &str, id: Option<&str>, frame: &Bytes) -> sse::Event {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gateway::server_frame::Warning;
+
+    #[test]
+    fn an_event_has_the_place_of_its_message_whatever_the_data_is() {
+        let deep = format!("{}{}", "[".repeat(500), "]".repeat(500));
+        let large = format!(r#"{{"n": 1{}}}"#, "0".repeat(400));
+        for data in ["1", r#"{"type": "warning", "offset": 1}"#, &deep, &large] {
+            let frame = server_frame::message(&StoredMessage {
+                seq: 1,
+                tenant: "acme".to_owned(),
+                channel: ChannelName::stored("orders"),
+                epoch: 3,
+                offset: 7,
+                id: 9,
+                data: data.to_owned(),
+            });
+            let head = FrameHead::of(&frame);
+            assert_eq!(
+                (head.r#type, head.epoch, head.offset),
+                ("message", Some("3"), Some(7)),
+                "{data}"
+            );
+        }
+        let warning = server_frame::warning(Warning::RateLimited { wait_s: 1 });
+        let head = FrameHead::of(&warning);
+        assert_eq!(
+            (head.r#type, head.epoch, head.offset),
+            ("warning", None, None)
+        );
+    }
 
     #[test]
     fn the_id_of_an_event_is_a_place_or_nothing() {
