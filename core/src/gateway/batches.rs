@@ -1,11 +1,7 @@
 //! The batching of concurrent requests of connections into one statement.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
-
-use parking_lot::Mutex;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::jobs::Error;
 use crate::postgres::Db;
@@ -19,7 +15,7 @@ const BATCH_EVERY: Duration = Duration::from_millis(2);
 
 /// The requests of one tenant among those that wait for a statement: half of what one takes, so that
 /// those of others find room in the next.
-const TENANT_MAX: usize = BATCH_MAX / 2;
+pub(super) const TENANT_MAX: usize = BATCH_MAX / 2;
 
 /// The call that answers a batch.
 type BatchCall<T, R> =
@@ -70,89 +66,4 @@ async fn each_alone<T: Clone, R>(
 /// Returns the answer to a request whose batch broke off.
 pub(super) fn lost<R>(broken: BatchBroken) -> Result<R, Error> {
     Err(Error::Lost(broken.to_string()))
-}
-
-/// The requests of each tenant that wait for a statement. Those of a tenant with many wait here for
-/// each other, and not before those of other tenants. Cheap to clone.
-#[derive(Clone, Default)]
-pub(super) struct TenantQueues {
-    tenants: Arc<Mutex<HashMap<String, TenantRequests>>>,
-}
-
-struct TenantRequests {
-    places: Arc<Semaphore>,
-    /// The requests that have or want a place.
-    requests: usize,
-}
-
-/// A request of a tenant; it leaves the queue when dropped.
-struct QueuedRequest {
-    queues: TenantQueues,
-    tenant: String,
-}
-
-/// The place of a request that may go.
-pub(super) struct TenantPlace {
-    _place: Option<OwnedSemaphorePermit>,
-    _request: QueuedRequest,
-}
-
-impl TenantQueues {
-    /// Waits until a request of a tenant may go.
-    pub(super) async fn enter(&self, tenant: &str) -> TenantPlace {
-        let places = {
-            let mut tenants = self.tenants.lock();
-            let queue = tenants
-                .entry(tenant.to_owned())
-                .or_insert_with(|| TenantRequests {
-                    places: Arc::new(Semaphore::new(TENANT_MAX)),
-                    requests: 0,
-                });
-            queue.requests += 1;
-            queue.places.clone()
-        };
-        let request = QueuedRequest {
-            queues: self.clone(),
-            tenant: tenant.to_owned(),
-        };
-        TenantPlace {
-            // Places are not closed.
-            _place: places.acquire_owned().await.ok(),
-            _request: request,
-        }
-    }
-}
-
-impl Drop for QueuedRequest {
-    fn drop(&mut self) {
-        let mut tenants = self.queues.tenants.lock();
-        if let Some(queue) = tenants.get_mut(&self.tenant) {
-            queue.requests -= 1;
-            if queue.requests == 0 {
-                tenants.remove(&self.tenant);
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use futures_util::FutureExt as _;
-
-    use super::*;
-
-    #[tokio::test]
-    async fn a_tenant_with_many_requests_holds_up_its_own_only() {
-        let queues = TenantQueues::default();
-        let mut places = Vec::new();
-        for _ in 0..TENANT_MAX {
-            places.push(queues.enter("many").await);
-        }
-        assert!(queues.enter("many").now_or_never().is_none());
-        assert!(queues.enter("other").now_or_never().is_some());
-        places.pop();
-        assert!(queues.enter("many").now_or_never().is_some());
-        drop(places);
-        assert!(queues.tenants.lock().is_empty());
-    }
 }

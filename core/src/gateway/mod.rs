@@ -32,5 +32,6 @@ mod rings;
 pub mod server_frame;
 pub mod service;
 pub mod subscription;
+pub mod tenant_queues;
 mod turns;
 mod window_lease;

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
-use super::batches::{TenantQueues, batcher, lost};
+use super::batches::{TENANT_MAX, batcher, lost};
 use super::collect_round::{CollectRound, RoundStep};
 use super::connection_counts::ConnectionCounts;
 use super::history_end::HistoryEnd;
@@ -24,6 +24,7 @@ use super::postgres::{
     NewPublication, OlderCollectors, Published, StoredMessage, TenantGrant, WaitingPublications,
 };
 use super::rates::TenantRates;
+use super::tenant_queues::TenantQueues;
 use super::turns::in_turns;
 use super::window_lease::WindowLease;
 use crate::jobs::{Error, Queue};
@@ -166,7 +167,7 @@ impl Gateway {
             publishes,
             positions,
             pages,
-            page_queues: TenantQueues::default(),
+            page_queues: TenantQueues::new(TENANT_MAX),
         }
     }
 

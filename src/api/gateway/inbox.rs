@@ -18,7 +18,7 @@ impl Session {
         };
         let (state, tenant) = (self.state.clone(), self.identity.tenant.clone());
         let read = async {
-            let _permit = state.inbox_asks.acquire().await;
+            let _permit = state.inbox_asks.enter(&tenant).await;
             let inbox = &state.inbox;
             let page = inbox.page(&tenant, &recipient, asked).await?;
             let counts = inbox.counts(&tenant, &recipient).await?;
@@ -48,7 +48,7 @@ impl Session {
         let (state, tenant) = (self.state.clone(), self.identity.tenant.clone());
         let told_max = state.gateway.delay_line(&tenant).await;
         let marked = async {
-            let _permit = state.inbox_asks.acquire().await;
+            let _permit = state.inbox_asks.enter(&tenant).await;
             let inbox = &state.inbox;
             inbox.mark(&tenant, &recipient, asked, told_max).await
         };

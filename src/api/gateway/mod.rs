@@ -7,6 +7,7 @@ pub mod events;
 pub mod handshakes;
 pub mod identity;
 pub mod inbox;
+pub mod inbox_asks;
 mod opened;
 pub mod pending;
 pub mod publish;

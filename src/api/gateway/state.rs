@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 
 use super::handshakes::Handshakes;
+use super::inbox_asks::InboxAsks;
 use super::pending::PendingPlaces;
 use crate::api::http::auth::Authenticator;
 use crate::api::http::gate::Gate;
@@ -27,9 +28,8 @@ pub struct GatewayState {
     pub streams: Arc<Semaphore>,
     /// The same by tenant: none has more than half of them.
     pub tenant_streams: Places,
-    /// The permits of frames that read or mark an inbox: so many connections to Postgres, that
-    /// claims of jobs and the messages of channels always find others.
-    pub inbox_asks: Semaphore,
+    /// The permits of frames that read or mark an inbox: a quarter of the connections to Postgres.
+    pub inbox_asks: InboxAsks,
     /// The base URL by which clients outside reach us; empty if it is not set.
     pub public_url: String,
 }
@@ -48,7 +48,7 @@ impl GatewayState {
             places: Arc::new(Semaphore::new(gateway.limits.node_connections)),
             streams: Arc::new(Semaphore::new(gateway.limits.node_streams)),
             tenant_streams: Places::with(stream_shares(gateway.limits.node_streams)),
-            inbox_asks: Semaphore::new(inbox_asks(&gateway)),
+            inbox_asks: InboxAsks::new(inbox_asks(&gateway)),
             inbox: Inbox::new(gateway.db.clone()),
             gateway,
             auth,
@@ -71,5 +71,5 @@ fn stream_shares(streams: usize) -> PlaceShares {
 /// Returns the frames of inboxes that may use a connection to Postgres at once: a quarter of them.
 fn inbox_asks(gateway: &Gateway) -> usize {
     let connections = gateway.db.pool().options().get_max_connections();
-    (connections as usize / 4).max(1)
+    connections as usize / 4
 }

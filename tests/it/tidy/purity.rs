@@ -46,6 +46,10 @@ const SERVICES: &[(&str, &str)] = &[
     ("gateway/window_lease.rs", "Holds a lease in Postgres."),
     ("gateway/batches.rs", "Batches requests of connections."),
     (
+        "gateway/tenant_queues.rs",
+        "Lets requests wait for each other.",
+    ),
+    (
         "gateway/connection_counts.rs",
         "Reports open connections to a store.",
     ),
