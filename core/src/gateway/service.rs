@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use serde_json::Value;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -118,6 +119,7 @@ pub struct Gateway {
     publishes: Batcher<NewPublication, Result<Published, Error>>,
     positions: Batcher<(String, String), Result<ChannelPosition, Error>>,
     pages: Batcher<HistoryPage, Result<Vec<StoredMessage>, Error>>,
+    tickets: Batcher<Vec<u8>, Result<Option<Value>, Error>>,
     page_queues: TenantQueues,
 }
 
@@ -140,6 +142,9 @@ impl Gateway {
         });
         let pages = batcher(&db, |db, items: Arc<Vec<HistoryPage>>| {
             Box::pin(async move { postgres::pages(&db, &items, PAGE_MAX, PAGE_BYTES).await })
+        });
+        let tickets = batcher(&db, |db, items: Arc<Vec<Vec<u8>>>| {
+            Box::pin(async move { postgres::take_tickets(&db, &items).await })
         });
         let counts = ConnectionCounts::new(store.clone(), limits.connections);
         Self {
@@ -167,6 +172,7 @@ impl Gateway {
             publishes,
             positions,
             pages,
+            tickets,
             page_queues: TenantQueues::new(TENANT_MAX),
         }
     }
@@ -192,6 +198,13 @@ impl Gateway {
     pub async fn page(&self, page: HistoryPage) -> Result<Vec<StoredMessage>, Error> {
         let _place = self.page_queues.enter(&page.tenant).await;
         self.pages.submit(page).await.unwrap_or_else(lost)
+    }
+
+    /// Takes a ticket by the digest of its secret; `None` if there is none, or its time is over.
+    /// Concurrent calls share a statement, so wrong tickets without end cost Postgres little.
+    pub async fn take_ticket(&self, digest: &[u8]) -> Result<Option<Value>, Error> {
+        let taken = self.tickets.submit(digest.to_vec()).await;
+        taken.unwrap_or_else(lost)
     }
 
     /// Returns the tenant whose throttles limit a tenant's channels: operators have a name of their

@@ -21,7 +21,7 @@ use crate::api::http::token_scope::TokenScope;
 use crate::api::tenants::NAME_BYTES_MAX;
 use crate::gateway::channel_name::CHANNEL_FORM;
 use crate::gateway::limits::TICKET_TTL;
-use crate::gateway::postgres::{issue_ticket, take_ticket};
+use crate::gateway::postgres::issue_ticket;
 use crate::input::patterns::is_channel_pattern;
 use crate::recipient::new_recipient::ID_BYTES;
 
@@ -109,7 +109,7 @@ pub async fn create_ticket(
 /// Takes a ticket; `None` if it is unknown, used or too old.
 pub async fn take(state: &GatewayState, ticket: &str) -> Result<Option<GatewayIdentity>, Problem> {
     let digest = digest_of_ticket(ticket);
-    let taken = take_ticket(&state.gateway.db, digest.as_ref());
+    let taken = state.gateway.take_ticket(digest.as_ref());
     let grant = with_timeout(ROW_TIMEOUT, taken).await?;
     Ok(grant.as_ref().and_then(GatewayIdentity::of_grant))
 }

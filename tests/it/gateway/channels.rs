@@ -229,6 +229,36 @@ async fn a_ticket_opens_one_connection_with_its_rights() {
     assert_eq!(again.status, 401);
 }
 
+/// Behind a proxy a stranger who guesses has the address of everybody.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_valid_ticket_is_accepted_whatever_others_of_its_address_send() {
+    let served = GatewayServer::start().await;
+    served
+        .turn("api:denied", &[("key_rps", "0.0001"), ("rps", "-1")])
+        .await;
+    let mut statuses = Vec::new();
+    // A full bucket holds two.
+    for n in 0..4 {
+        let path = format!("/api/v1/ws?ticket=guess-{n}");
+        let refused = open(&served.base, &path, &[]).await.err().unwrap();
+        statuses.push(refused.status);
+    }
+    assert_eq!(statuses, [401, 401, 429, 429]);
+    let rights = json!({"channels": ["orders"]});
+    let mut browser = served.browser("acme", &rights).await;
+    assert_eq!(browser.subscribe("orders").await["type"], "subscribed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ticket_that_many_send_at_once_opens_one_connection() {
+    let served = GatewayServer::start().await;
+    let rights = json!({"channels": ["orders"]});
+    let path = format!("/api/v1/ws?ticket={}", served.ticket("acme", &rights).await);
+    let opening = (0..20).map(|_| open(&served.base, &path, &[]));
+    let opened = futures_util::future::join_all(opening).await;
+    assert_eq!(opened.iter().filter(|one| one.is_ok()).count(), 1);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_credential_that_expires_is_announced_and_renewed_by_one_of_the_same_tenant() {
     let served = GatewayServer::start().await;

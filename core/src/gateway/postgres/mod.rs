@@ -15,7 +15,7 @@ pub use history::{ChannelPosition, HistoryPage, StoredMessage, after, last_seq, 
 pub use lock::OlderCollectors;
 pub use publish::{NewPublication, Published, publish};
 pub use renewal::{FoundEnd, ReadMark, history_end, last_mark, renew_channels};
-pub use tickets::{issue_ticket, take_ticket};
+pub use tickets::{issue_ticket, take_tickets};
 pub use upkeep::{ChannelPlace, GatewayBacklog, forget, gateway_backlog, prune};
 pub use usage::{
     ChannelUsage, ConnectionReport, channel_usage, limited_tenants, report_connections,
