@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::Value;
+
 use crate::jobs::Error;
 use crate::postgres::Db;
 use crate::service::{BatchBroken, Batcher};
@@ -16,6 +18,10 @@ const BATCH_EVERY: Duration = Duration::from_millis(2);
 /// The requests of one tenant among those that wait for a statement: half of what one takes, so that
 /// those of others find room in the next.
 pub(super) const TENANT_MAX: usize = BATCH_MAX / 2;
+
+/// The bytes of data for which a publication counts as one more of these: Postgres is at work with
+/// a few that are large as long as with many.
+const COUNTED_BYTES: usize = 16 * 1024;
 
 /// The call that answers a batch.
 type BatchCall<T, R> =
@@ -63,7 +69,45 @@ async fn each_alone<T: Clone, R>(
     results
 }
 
+/// Returns the publications for which one with this data counts.
+pub(super) fn counted(data: &Value) -> usize {
+    1 + bytes_of(data) / COUNTED_BYTES
+}
+
+/// Returns the bytes of data, near enough.
+fn bytes_of(data: &Value) -> usize {
+    match data {
+        Value::Null | Value::Bool(_) | Value::Number(_) => 8,
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(|item| 1 + bytes_of(item)).sum(),
+        Value::Object(fields) => fields
+            .iter()
+            .map(|(name, value)| name.len() + bytes_of(value))
+            .sum(),
+    }
+}
+
 /// Returns the answer to a request whose batch broke off.
 pub(super) fn lost<R>(broken: BatchBroken) -> Result<R, Error> {
     Err(Error::Lost(broken.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_publication_counts_by_its_size() {
+        let text = "x".repeat(COUNTED_BYTES);
+        for (data, publications) in [
+            (json!(1), 1),
+            (json!({"text": "short", "numbers": [1, 2, 3]}), 1),
+            (json!(text), 2),
+            (json!([text, {"deep": [text, text]}]), 4),
+        ] {
+            assert_eq!(counted(&data), publications);
+        }
+    }
 }

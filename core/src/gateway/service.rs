@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
-use super::batches::{TENANT_MAX, batcher, lost};
+use super::batches::{TENANT_MAX, batcher, counted, lost};
 use super::collect_round::{CollectRound, RoundStep};
 use super::connection_counts::ConnectionCounts;
 use super::history_end::HistoryEnd;
@@ -121,6 +121,7 @@ pub struct Gateway {
     pages: Batcher<HistoryPage, Result<Vec<StoredMessage>, Error>>,
     tickets: Batcher<Vec<u8>, Result<Option<Value>, Error>>,
     page_queues: TenantQueues,
+    publish_queues: TenantQueues,
 }
 
 impl Gateway {
@@ -174,11 +175,15 @@ impl Gateway {
             pages,
             tickets,
             page_queues: TenantQueues::new(TENANT_MAX),
+            publish_queues: TenantQueues::new(TENANT_MAX),
         }
     }
 
-    /// Publishes a message; concurrent calls share a statement.
+    /// Publishes a message; concurrent calls share a statement. Tenants take turns.
     pub async fn publish(&self, message: NewPublication) -> Result<Published, Error> {
+        let publications = counted(&message.data);
+        let queues = &self.publish_queues;
+        let _place = queues.enter_as(&message.tenant, publications).await;
         let published = self.publishes.submit(message).await.unwrap_or_else(lost)?;
         self.due.publications.notify_one();
         if let Published::Accepted { .. } = published {

@@ -44,6 +44,12 @@ impl TenantQueues {
 
     /// Waits until a request of a tenant may go.
     pub async fn enter(&self, tenant: &str) -> TenantPlace {
+        self.enter_as(tenant, 1).await
+    }
+
+    /// Waits until a request may go that takes the places of so many, or all places if it is larger.
+    pub async fn enter_as(&self, tenant: &str, requests: usize) -> TenantPlace {
+        let taken = requests.clamp(1, self.places.max(1));
         let places = {
             let mut tenants = self.tenants.lock();
             let queue = tenants
@@ -61,7 +67,7 @@ impl TenantQueues {
         };
         TenantPlace {
             // Places are not closed.
-            _place: places.acquire_owned().await.ok(),
+            _place: places.acquire_many_owned(taken as u32).await.ok(),
             _request: request,
         }
     }
@@ -98,5 +104,16 @@ mod tests {
         assert!(queues.enter("many").now_or_never().is_some());
         drop(places);
         assert!(queues.tenants.lock().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_large_request_takes_the_places_of_several() {
+        let queues = TenantQueues::new(3);
+        let large = queues.enter_as("many", 2).await;
+        assert!(queues.enter("many").now_or_never().is_some());
+        assert!(queues.enter_as("many", 2).now_or_never().is_none());
+        assert!(queues.enter_as("other", 9).now_or_never().is_some());
+        drop(large);
+        assert!(queues.enter_as("many", 9).now_or_never().is_some());
     }
 }
