@@ -499,9 +499,9 @@ impl Gateway {
 /// store of throttles is away.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChannelLimits {
-    /// Messages within the last second.
+    /// Messages within the last second, or the first window of the throttle if that is another.
     pub used: Option<i64>,
-    /// The most messages within any second.
+    /// The most messages within that time.
     pub per_second: Option<i64>,
     /// The most open connections.
     pub connections: Option<i64>,

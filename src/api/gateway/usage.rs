@@ -43,9 +43,10 @@ pub struct ChannelTenant {
     connections: i64,
     /// The most connections; `null` without a limit, and while Redis does not answer.
     connections_max: Option<i64>,
-    /// Messages within the last second; `null` while Redis does not answer.
+    /// Messages within the last second, or within the first window of the throttle `ws:<tenant>` if
+    /// that is another; `null` while Redis does not answer.
     messages_used: Option<i64>,
-    /// The most messages within any second; `null` as above.
+    /// The most messages within that time; `null` as above.
     messages_max: Option<i64>,
     /// Messages since the tenant's first.
     messages: i64,
