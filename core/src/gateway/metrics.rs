@@ -15,7 +15,9 @@ use super::close::CloseReason;
 const ACKS_S: [f64; 9] = [0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0];
 
 /// The reasons for which connections are refused before they are opened.
-const REFUSALS: [&str; 6] = [
+const REFUSALS: [&str; 8] = [
+    "credential",
+    "forbidden",
     "tenant",
     "full",
     "streams",

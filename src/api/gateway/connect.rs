@@ -108,8 +108,10 @@ async fn opening(
     state: &GatewayState,
     request: OpeningRequest,
 ) -> Result<(Opening, OwnedSemaphorePermit), OpeningRefusal> {
-    origin_is_allowed(state, &request.headers)
-        .map_err(|problem| (problem, Some(CloseReason::Forbidden)))?;
+    origin_is_allowed(state, &request.headers).map_err(|problem| {
+        state.gateway.metrics.refused("forbidden");
+        (problem, Some(CloseReason::Forbidden))
+    })?;
     let busy = |problem: Problem| (problem, Some(CloseReason::Overloaded));
     let place = opened::place(state).map_err(busy)?;
     let OpeningRequest {
@@ -170,22 +172,27 @@ pub(super) async fn identified(
             return Ok(Some(identity));
         }
         let detail = "the ticket is unknown, was used, or is older than 30 seconds";
-        if state.auth.is_without_tokens() {
-            return Err(Problem::new(Code::BadRequest, detail));
-        }
-        let denied = state.gate.deny(address(extensions)).await;
-        return Err(denied.unwrap_or_else(|| Problem::new(Code::Unauthorized, detail)));
+        return Err(not_accepted(state, extensions, detail).await);
     }
     if let Some(Extension(caller)) = caller {
         let tenant = named_tenant(pairs, &["ticket", "refuse", "since"], &caller)?;
         return Ok(Some(GatewayIdentity::of_caller(&caller, &tenant)));
     }
     if headers.contains_key("authorization") {
-        let denied = state.gate.deny(address(extensions)).await;
         let detail = "the token in the Authorization header is not valid for this server";
-        return Err(denied.unwrap_or_else(|| Problem::new(Code::Unauthorized, detail)));
+        return Err(not_accepted(state, extensions, detail).await);
     }
     Ok(None)
+}
+
+/// Counts a credential that is not accepted, and returns the refusal.
+async fn not_accepted(state: &GatewayState, extensions: &Extensions, detail: &str) -> Problem {
+    state.gateway.metrics.refused("credential");
+    if state.auth.is_without_tokens() {
+        return Problem::new(Code::BadRequest, detail);
+    }
+    let denied = state.gate.deny(address(extensions)).await;
+    denied.unwrap_or_else(|| Problem::new(Code::Unauthorized, detail))
 }
 
 /// Returns the refusal of a request without a credential.

@@ -110,6 +110,16 @@ pub(super) async fn signed_out(session_end: &mut Option<BoxFuture<'static, ()>>)
     }
 }
 
+/// Closes a connection whose client has shown no credential that is accepted, and counts it.
+pub(super) async fn turn_away(state: &GatewayState, socket: WebSocket, reason: CloseReason) {
+    state.gateway.metrics.refused(match reason {
+        CloseReason::Forbidden => "forbidden",
+        CloseReason::Restart => "draining",
+        _ => "credential",
+    });
+    close(socket, reason).await;
+}
+
 /// Closes a socket with a reason.
 pub(super) async fn close(mut socket: WebSocket, reason: CloseReason) {
     let frame = CloseFrame {

@@ -107,7 +107,7 @@ pub async fn run(
                     Some(seat) => (identity, seat),
                     None => return opened::close(socket, CloseReason::TooManyConnections).await,
                 },
-                Err(reason) => return opened::close(socket, reason).await,
+                Err(reason) => return opened::turn_away(&state, socket, reason).await,
             }
         }
     };

@@ -14,6 +14,8 @@ use flyball::service::DueWork;
 use flyball::throttle::PatternStore;
 use flyball::throttle::admission::TenantLimits;
 use flyball::throttle::seed::seed_patterns;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::Registry;
 use serde_json::Value;
 use sqlx::AssertSqlSafe;
 
@@ -154,6 +156,15 @@ impl GatewayServer {
         assert_eq!(response.status(), 201);
         let issued: Value = response.json().await.unwrap();
         issued["ticket"].as_str().unwrap().to_owned()
+    }
+
+    /// Returns the metrics of the gateway as text.
+    pub fn metrics(&self) -> String {
+        let mut registry = Registry::default();
+        self.gateway.metrics.register(&mut registry);
+        let mut text = String::new();
+        encode(&mut text, &registry).unwrap();
+        text
     }
 
     /// Connects with a ticket.

@@ -204,12 +204,7 @@ async fn a_message_in_fragments_with_pings_between_is_one_message() {
 async fn messages_alone_count_as_delivered() {
     use std::time::Duration;
 
-    use prometheus_client::encoding::text::encode;
-    use prometheus_client::registry::Registry;
-
     let served = GatewayServer::start().await;
-    let mut registry = Registry::default();
-    served.gateway.metrics.register(&mut registry);
     let mut client = served.client("acme").await;
     client.subscribe("orders").await;
     served.gateway.hub.limit("acme", Duration::from_secs(1));
@@ -224,10 +219,41 @@ async fn messages_alone_count_as_delivered() {
         .send(&json!({"type": "unsubscribe", "channel": "orders"}))
         .await;
     client.next_of("unsubscribed").await;
-    let mut text = String::new();
-    encode(&mut text, &registry).unwrap();
-    let line = text
+    let metrics = served.metrics();
+    let line = metrics
         .lines()
         .find(|line| line.starts_with("flyball_gateway_delivered_total"));
     assert_eq!(line, Some("flyball_gateway_delivered_total 2"));
+}
+
+/// With `refuse=close` the status of each is 101, so nothing else tells of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_that_are_not_let_in_are_counted() {
+    use super::client::WsClient;
+
+    let served = GatewayServer::start().await;
+    let (own, foreign) = ([("origin", "")], [("origin", "https://elsewhere.example")]);
+    let ticket = "/api/v1/ws?refuse=close&ticket=unknown";
+    let page = "/api/v1/ws?refuse=close";
+    for (path, headers, code) in [(ticket, own, 4001), (page, foreign, 4003)] {
+        let socket = super::client::open(&served.base, path, &headers).await;
+        let mut client = WsClient {
+            socket: socket.unwrap(),
+            hello: json!(null),
+        };
+        assert_eq!(client.closed().await, code);
+    }
+    let mut stranger = WsClient {
+        socket: super::client::open(&served.base, page, &[]).await.unwrap(),
+        hello: json!(null),
+    };
+    stranger
+        .send(&json!({"type": "refresh", "token": "wrong"}))
+        .await;
+    assert_eq!(stranger.closed().await, 4001);
+    let metrics = served.metrics();
+    for (reason, clients) in [("credential", 2), ("forbidden", 1)] {
+        let line = format!("flyball_gateway_refused_total{{reason=\"{reason}\"}} {clients}");
+        assert!(metrics.lines().any(|one| one == line), "{line}: {metrics}");
+    }
 }
