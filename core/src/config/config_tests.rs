@@ -349,6 +349,32 @@ fn a_pattern_that_no_channel_fits_is_refused() {
 }
 
 #[test]
+fn an_origin_that_no_browser_sends_is_refused() {
+    for origin in [
+        "https://app.example.com/",
+        "https://App.example.com",
+        "https://app.example.com:443",
+        "https://*.example.com",
+        "https://ada@app.example.com",
+        "https://app.example.com?a=1",
+        "app.example.com",
+        "null",
+    ] {
+        let settings = format!("ws_origins = [\"{origin}\"]");
+        let refused = refusal(Some(&settings), &[]);
+        assert!(
+            refused.contains("own.toml:1: ws_origins: must be origins as browsers send them"),
+            "{origin}: {refused}"
+        );
+    }
+    let sound = r#"["https://app.example.com", "http://localhost:3000", "http://[::1]:8080"]"#;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("own.toml");
+    std::fs::write(&path, format!("ws_origins = {sound}")).unwrap();
+    Settings::load(Some(&path), &env(&[])).unwrap();
+}
+
+#[test]
 fn a_wrong_setting_is_named_with_its_place_and_what_is_allowed() {
     assert!(
         refusal(Some("\nconcurency = 3\n"), &[])

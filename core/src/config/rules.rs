@@ -93,9 +93,9 @@ pub(super) fn problems(settings: &Settings) -> Vec<Issue> {
     );
     for origin in &settings.ws_origins {
         require(
-            is_http(origin) && origin.matches('/').count() == 2,
+            is_http(origin) && is_origin(origin),
             "ws_origins",
-            "must be origins such as https://app.example.com, without a path",
+            "must be origins as browsers send them, such as https://app.example.com: in lower case, without a path, a usual port or *",
         );
     }
     log(settings, &mut issues);
@@ -119,6 +119,12 @@ pub(super) fn problems(settings: &Settings) -> Vec<Issue> {
             .flatten(),
     );
     issues
+}
+
+/// Returns true for an origin that a browser can send, because it is compared as a text.
+fn is_origin(text: &str) -> bool {
+    let sent = url::Url::parse(text).map(|url| url.origin().ascii_serialization());
+    sent.is_ok_and(|sent| sent == text) && !text.contains('*')
 }
 
 /// Returns the numbers out of their ranges, which a program may have set.
