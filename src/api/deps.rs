@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use axum::extract::FromRef;
 use prometheus_client::registry::Registry;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::gates::accounts::MessageAccounts;
@@ -20,7 +21,7 @@ use super::jobs::show::WAIT_SHARES;
 use super::jobs::state::JobsState;
 use super::journal::Decisions;
 use super::notifications::accept::AdmissionState;
-use super::notifications::events::WebhookState;
+use super::notifications::events::{DOUBTED_MAX, WebhookState};
 use super::openapi::document::ApiDocument;
 use super::stream::live::Live;
 use super::throttles::state::{CheckKnobs, ThrottlesState};
@@ -184,6 +185,7 @@ impl ApiState {
                 deliveries: deps.deliveries.clone(),
                 tools: deps.tools,
                 public_url: deps.public_url.clone(),
+                doubted: Semaphore::new(DOUBTED_MAX),
             }),
             admission: Arc::new(AdmissionState {
                 admission: Admission::new(

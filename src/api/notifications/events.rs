@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use axum::extract::{Path, Request, State};
 use axum::http::{HeaderMap, StatusCode, Uri};
+use tokio::sync::Semaphore;
 
 use crate::api::http::problem::{Code, Problem};
 
@@ -22,10 +23,16 @@ pub struct WebhookState {
     pub deliveries: Deliveries,
     pub tools: DriverClients,
     pub public_url: String,
+    /// The permits of requests of clients that must wait after invalid ones.
+    pub doubted: Semaphore,
 }
 
 /// The message for a request whose signature is invalid.
 const UNSIGNED: &str = "the request is not signed with this account's secret";
+
+/// The requests of clients that must wait after invalid ones that are checked at once all the same:
+/// behind a proxy the provider has the address of everybody.
+pub const DOUBTED_MAX: usize = 4;
 
 /// The largest request, in bytes.
 const BYTES_MAX: usize = 1024 * 1024;
@@ -59,10 +66,10 @@ pub async fn receive_events(
         )
         .await);
     };
-    // A client that must wait after earlier refusals is not served here either.
-    if let Some(problem) = gate.denied(address) {
-        return Err(problem);
-    }
+    let _doubted = match gate.denied(address) {
+        Some(problem) => Some(state.doubted.try_acquire().map_err(|_| problem)?),
+        None => None,
+    };
     let url = public_url(&state.public_url, request.headers(), request.uri());
     let headers = headers(request.headers());
     let bytes = body::raw(request, BYTES_MAX).await?;

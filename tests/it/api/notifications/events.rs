@@ -90,6 +90,28 @@ async fn events_need_the_providers_signature_and_no_token_and_count_once() {
     );
 }
 
+/// Behind a proxy a stranger has the address of everybody.
+#[tokio::test]
+async fn a_provider_is_heard_whatever_others_of_its_address_send() {
+    let api = spawn().await;
+    let id = api.notified(json!({})).await;
+    api.sent(id, "a1").await;
+    api.turn("api:denied", &[("key_rps", "0.0001"), ("rps", "-1")])
+        .await;
+    let mut forged = StatusCode::UNAUTHORIZED;
+    // A full bucket holds a few.
+    for _ in 0..9 {
+        let delivered = event("e1", id, "delivered");
+        let answer = api.post_event("mail/a1", "another key", delivered).await;
+        forged = answer.status();
+    }
+    assert_eq!(forged, StatusCode::TOO_MANY_REQUESTS);
+
+    let delivered = event("e1", id, "delivered");
+    let heard = api.post_event("mail/a1", SIGNING_KEY, delivered).await;
+    assert_eq!(heard.status(), StatusCode::NO_CONTENT);
+}
+
 #[tokio::test]
 async fn a_signature_of_mailgun_is_good_for_one_body_however_often_that_comes() {
     let api = spawn().await;
