@@ -135,7 +135,7 @@ async fn opening(
         let full = || busy(refused(state, "pending", detail, RETRY_S));
         return Ok((Opening::Pending(pending.ok_or_else(full)?), place));
     };
-    opened::open_known(state).map_err(busy)?;
+    opened::open_known(state, &identity.tenant).map_err(busy)?;
     match seat(state, &identity).await {
         Some(seat) => Ok((Opening::Known(identity, seat), place)),
         None => {

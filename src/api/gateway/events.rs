@@ -104,7 +104,7 @@ pub async fn stream_channel(
             let detail = "the tenant has half of the streams of events that the server may have (a quarter of the setting http_connections); open a WebSocket, or try again";
             opened::refused(&state, "streams", detail, RETRY_S)
         })?;
-    opened::open_known(&state)?;
+    opened::open_known(&state, &identity.tenant)?;
     let Some(seat) = opened::seat(&state, &identity).await else {
         let detail = "the tenant has as many connections as it may have (knob concurrency of its throttle ws-connections)";
         return Err(Problem::new(Code::TooManyConnections, detail).retry_after(RETRY_S));

@@ -1,9 +1,12 @@
 //! The rate at which one process opens connections.
 //!
-//! Clients with a credential share all of it. Of the others nothing is known but their address:
-//! they take at most half of it together, and those of one address an eighth.
+//! Clients with a credential share all of it, and a tenant that uses more than half leaves others a
+//! part. Of clients without one nothing is known but their address: they take at most half of it
+//! together, and those of one address an eighth.
 
 use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -13,13 +16,20 @@ use crate::api::http::denied::Origin;
 /// The handshakes that may come at once after a pause, in seconds of the rate.
 const BURST: Duration = Duration::from_secs(1);
 
+/// The part of the rate that a tenant always has, as far as others leave it.
+const TENANT_PART: u32 = 2;
+
+/// The part of the handshakes at once that a tenant which uses more leaves to others.
+const LEFT_PART: u32 = 4;
+
 /// The part of the rate for clients without a credential.
 const UNKNOWN_PART: u32 = 2;
 
 /// The part of the rate for those of one address.
 const ORIGIN_PART: u32 = 8;
 
-/// The most addresses that are remembered. One that is not has the limit of all of them alone.
+/// The most addresses that are remembered, and the most tenants. One that is not has the limit of
+/// all of them alone.
 const REMEMBERED_MAX: usize = 4096;
 
 /// The handshakes of a process: a bucket as deep as one second of its rate, and those of clients
@@ -34,6 +44,7 @@ struct HandshakeBuckets {
     all: Bucket,
     unknown: Bucket,
     origins: HashMap<Origin, Bucket>,
+    tenants: HashMap<Arc<str>, Bucket>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -65,12 +76,23 @@ impl Handshakes {
         self.buckets.lock().all.next(self.interval, now).is_some()
     }
 
-    /// Admits a handshake of a client with a credential at `now`, or refuses it.
-    pub fn admit(&self, now: Instant) -> bool {
+    /// Admits a handshake of a client of a tenant at `now`, or refuses it.
+    pub fn admit(&self, tenant: &Arc<str>, now: Instant) -> bool {
         let mut buckets = self.buckets.lock();
-        let next = buckets.all.next(self.interval, now);
-        buckets.all.full_at = next.or(buckets.all.full_at);
-        next.is_some()
+        let Some(all) = buckets.all.next(self.interval, now) else {
+            return false;
+        };
+        let own = buckets.tenants.get(tenant).copied().unwrap_or_default();
+        let own = own.next(self.interval * TENANT_PART, now);
+        let free_for_all = (BURST - BURST / LEFT_PART).max(self.interval);
+        if own.is_none() && all.duration_since(now) > free_for_all {
+            return false;
+        }
+        buckets.all.full_at = Some(all);
+        if let Some(own) = own {
+            remember(&mut buckets.tenants, tenant.clone(), own, now);
+        }
+        true
     }
 
     /// Admits a handshake of a client without one.
@@ -87,15 +109,19 @@ impl Handshakes {
         };
         buckets.all.full_at = Some(all);
         buckets.unknown.full_at = Some(unknown);
-        if buckets.origins.len() >= REMEMBERED_MAX {
-            let is_used = |bucket: &Bucket| bucket.full_at.is_some_and(|at| at > now);
-            buckets.origins.retain(|_, bucket| is_used(bucket));
-        }
-        if buckets.origins.len() < REMEMBERED_MAX {
-            let own = Bucket { full_at: Some(own) };
-            buckets.origins.insert(*origin, own);
-        }
+        remember(&mut buckets.origins, *origin, own, now);
         true
+    }
+}
+
+/// Notes the time at which a bucket is full; those that are full by now make room.
+fn remember<K: Eq + Hash>(known: &mut HashMap<K, Bucket>, key: K, full_at: Instant, now: Instant) {
+    if known.len() >= REMEMBERED_MAX {
+        known.retain(|_, bucket| bucket.full_at.is_some_and(|at| at > now));
+    }
+    if known.len() < REMEMBERED_MAX || known.contains_key(&key) {
+        let full_at = Some(full_at);
+        known.insert(key, Bucket { full_at });
     }
 }
 
@@ -109,15 +135,39 @@ mod tests {
         origin
     }
 
+    fn tenant(number: u32) -> Arc<str> {
+        format!("tenant-{number}").into()
+    }
+
     #[test]
     fn a_second_of_the_rate_fits_at_once_and_the_rest_later() {
         let handshakes = Handshakes::new(10);
         let now = Instant::now();
-        let admitted = (0..20).filter(|_| handshakes.admit(now)).count();
-        assert_eq!((admitted, handshakes.has_room(now)), (10, false));
+        let admitted = |at| {
+            (0..20)
+                .filter(|n| handshakes.admit(&tenant(*n), at))
+                .count()
+        };
+        assert_eq!((admitted(now), handshakes.has_room(now)), (10, false));
         let later = now + Duration::from_millis(350);
         assert!(handshakes.has_room(later));
-        assert_eq!((0..20).filter(|_| handshakes.admit(later)).count(), 3);
+        assert_eq!(admitted(later), 3);
+    }
+
+    #[test]
+    fn a_tenant_that_opens_without_end_leaves_a_part_to_others() {
+        let (handshakes, now) = (Handshakes::new(40), Instant::now());
+        let opened = |n, at| {
+            (0..200)
+                .filter(|_| handshakes.admit(&tenant(n), at))
+                .count()
+        };
+        assert_eq!((opened(1, now), opened(2, now)), (30, 10));
+        // It has the whole rate while nobody else opens any.
+        let later = now + Duration::from_secs(10);
+        let steps = (0..160).map(|step| later + Duration::from_millis(25) * step);
+        assert!(steps.map(|at| opened(1, at)).sum::<usize>() > 180);
+        assert!(opened(2, later + Duration::from_secs(4)) >= 10);
     }
 
     #[test]
@@ -130,7 +180,8 @@ mod tests {
         };
         assert_eq!(unknown(1), 10);
         assert_eq!((2..9).map(unknown).sum::<usize>(), 30);
-        let known = (0..200).filter(|_| handshakes.admit(now)).count();
+        let known = (0..200).filter(|_| handshakes.admit(&tenant(1), now));
+        let known = known.count();
         assert_eq!(known, 40);
     }
 

@@ -2,6 +2,7 @@
 //! and its close frame.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::extract::ws::{CloseFrame, Message, WebSocket};
@@ -39,9 +40,10 @@ pub(super) fn place(state: &GatewayState) -> Result<OwnedSemaphorePermit, Proble
     })
 }
 
-/// Counts the opening of a connection whose client has shown a credential, or refuses it.
-pub(super) fn open_known(state: &GatewayState) -> Result<(), Problem> {
-    admitted(state, state.handshakes.admit(Instant::now()))
+/// Counts the opening of a connection of a tenant, whose client has shown a credential, or refuses
+/// it.
+pub(super) fn open_known(state: &GatewayState, tenant: &Arc<str>) -> Result<(), Problem> {
+    admitted(state, state.handshakes.admit(tenant, Instant::now()))
 }
 
 /// Counts the opening of a connection whose client has not, or refuses it.
