@@ -3,8 +3,13 @@
 //! Publications have the limit of their tenant. Whatever else a client asks costs Postgres a
 //! statement, and one that asks without end takes it from all others. A frame that is refused
 //! counts as well, because nothing else slows a client whose frames are all wrong.
+//!
+//! Frames that ask nothing cost little, but without end they take all CPU. So all frames of a tenant
+//! have a pace too, far above what its clients need.
 
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 /// The requests of a connection per second.
 pub const ASKS_PER_SECOND: u32 = 20;
@@ -12,6 +17,12 @@ pub const ASKS_PER_SECOND: u32 = 20;
 /// The requests that may come at once after a pause: all subscriptions of a connection that comes
 /// back, and as many others.
 pub const ASKS_AT_ONCE: u32 = 100;
+
+/// The frames of all clients of a tenant per second, in one process.
+pub const FRAMES_PER_SECOND: u32 = 10_000;
+
+/// The frames of a tenant that may come at once after a pause.
+pub const FRAMES_AT_ONCE: u32 = 10_000;
 
 /// A bucket of requests of one connection.
 #[derive(Clone, Copy, Debug, Default)]
@@ -23,12 +34,33 @@ pub struct AskPace {
 impl AskPace {
     /// Takes a request; returns the time before which the next must not be read, if it must wait.
     pub fn take(&mut self, now: Instant) -> Option<Instant> {
-        let interval = Duration::from_secs(1) / ASKS_PER_SECOND;
-        let full_at = self.full_at.map_or(now, |at| at.max(now)) + interval;
-        self.full_at = Some(full_at);
-        let next_at = full_at.checked_sub(interval * (ASKS_AT_ONCE - 1))?;
-        (next_at > now).then_some(next_at)
+        take_from(&mut self.full_at, ASKS_PER_SECOND, ASKS_AT_ONCE, now)
     }
+}
+
+/// A bucket of frames of one tenant.
+#[derive(Debug, Default)]
+pub struct FramePace(Mutex<Option<Instant>>);
+
+impl FramePace {
+    /// Takes a frame; returns the time before which the client that sent it is not read again, if
+    /// it must wait.
+    pub fn take(&self, now: Instant) -> Option<Instant> {
+        take_from(&mut self.0.lock(), FRAMES_PER_SECOND, FRAMES_AT_ONCE, now)
+    }
+}
+
+fn take_from(
+    full_at: &mut Option<Instant>,
+    per_second: u32,
+    at_once: u32,
+    now: Instant,
+) -> Option<Instant> {
+    let interval = Duration::from_secs(1) / per_second;
+    let next_full = full_at.map_or(now, |at| at.max(now)) + interval;
+    *full_at = Some(next_full);
+    let next_at = next_full.checked_sub(interval * (at_once - 1))?;
+    (next_at > now).then_some(next_at)
 }
 
 #[cfg(test)]
@@ -52,5 +84,18 @@ mod tests {
             at_once.take_while(Option::is_none).count() as u32,
             ASKS_AT_ONCE - 1
         );
+    }
+
+    #[test]
+    fn the_clients_of_a_tenant_share_one_pace() {
+        let (pace, begun) = (FramePace::default(), Instant::now());
+        let at_once = std::iter::repeat_with(|| pace.take(begun));
+        let count = at_once.take_while(Option::is_none).count();
+        assert_eq!(count as u32, FRAMES_AT_ONCE - 1);
+        let mut now = begun;
+        for _ in 0..FRAMES_PER_SECOND {
+            now = pace.take(now).expect("the bucket is empty");
+        }
+        assert!(now >= begun + Duration::from_secs(1));
     }
 }

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
+use super::ask_pace::FramePace;
 use super::channel_name::ChannelName;
 use super::join_point::JoinPoint;
 use super::outbox::Outbox;
@@ -50,8 +51,10 @@ pub struct PeerState {
 }
 
 /// The connections of one tenant.
+#[derive(Default)]
 pub struct TenantPeers {
     pub name: Arc<str>,
+    pub frames: FramePace,
     limited_until: Mutex<Option<Instant>>,
     /// Warnings that were not reported yet.
     warnings: Mutex<i64>,
@@ -223,10 +226,7 @@ impl Hub {
         let entry = tenants.entry(tenant.clone()).or_insert_with(|| {
             Arc::new(TenantPeers {
                 name: tenant.clone(),
-                limited_until: Mutex::default(),
-                warnings: Mutex::default(),
-                peers: Mutex::default(),
-                to_wake: Mutex::default(),
+                ..TenantPeers::default()
             })
         });
         let peer = Arc::new(Peer {

@@ -15,6 +15,9 @@ use crate::gateway::close::CloseReason;
 /// The tenant of operators who name none.
 const OWN_CHANNELS: &str = "";
 
+/// The pings and pongs that may come before the first frame.
+const EMPTY_MAX: usize = 16;
+
 /// The reason for which a token is not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TokenFault {
@@ -47,7 +50,7 @@ pub(super) async fn first_credential(
     socket: &mut WebSocket,
     address: Option<IpAddr>,
 ) -> Result<GatewayIdentity, CloseReason> {
-    loop {
+    for _ in 0..=EMPTY_MAX {
         match socket.recv().await {
             Some(Ok(Message::Text(text))) => {
                 let frame = ClientFrame::parse(&text).map(|frame| frame.request);
@@ -58,9 +61,10 @@ pub(super) async fn first_credential(
                 return identity.map_err(TokenFault::close_reason);
             }
             Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
-            _ => return Err(CloseReason::Credential),
+            _ => break,
         }
     }
+    Err(CloseReason::Credential)
 }
 
 /// Returns the rights of a token; one of operators has those within the tenant of the connection.

@@ -180,8 +180,9 @@ impl Session {
                 }
                 // A publisher over the limit is not read meanwhile; its frames wait in the network.
                 received = self.socket.recv(), if held.is_none() => {
-                    let Some(received) = received else { return Ok(()) };
-                    let message = received.map_err(ended_by)?;
+                    let received = received.transpose().map_err(ended_by)?;
+                    let Some(message) = received else { return Ok(()) };
+                    self.hold(self.peer.tenant.frames.take(std::time::Instant::now()));
                     self.pong_by = None;
                     self.ping_at = Instant::now() + PING_EVERY;
                     match message {

@@ -257,3 +257,25 @@ async fn clients_that_are_not_let_in_are_counted() {
         assert!(metrics.lines().any(|one| one == line), "{line}: {metrics}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_sends_pings_and_no_credential_is_not_waited_for() {
+    use std::time::Instant;
+
+    use flyball::gateway::limits::CREDENTIAL_WITHIN;
+
+    let served = GatewayServer::start().await;
+    let page = super::client::open(&served.base, "/api/v1/ws", &[]).await;
+    let mut stranger = super::client::WsClient {
+        socket: page.unwrap(),
+        hello: json!(null),
+    };
+    let began = Instant::now();
+    for _ in 0..20 {
+        let ping = Message::Ping(b"x".to_vec().into());
+        // The server may have closed the connection by now.
+        let _ = stranger.socket.send(ping).await;
+    }
+    assert_eq!(stranger.closed().await, 4001);
+    assert!(began.elapsed() < CREDENTIAL_WITHIN);
+}

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use flyball::gateway::ask_pace::FRAMES_PER_SECOND;
 use flyball::gateway::limits::GatewayLimits;
 use flyball::jobs::{Error, Queue};
 use serde_json::{Value, json};
@@ -88,6 +89,24 @@ async fn a_device_that_marks_while_its_tenant_is_at_the_limit_is_slowed() {
     }
     assert!(
         began.elapsed() > Duration::from_millis(500),
+        "the second was not delayed"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tenant_whose_clients_send_frames_without_end_is_slowed() {
+    let served = GatewayServer::start().await;
+    let mut reader = served.client("acme-reader").await;
+    let other = served.gateway.hub.join(&"acme".into());
+    let began = Instant::now();
+    for _ in 0..3 * FRAMES_PER_SECOND {
+        other.tenant.frames.take(began);
+    }
+    for channel in ["orders", "invoices"] {
+        reader.subscribe(channel).await;
+    }
+    assert!(
+        began.elapsed() > Duration::from_secs(1),
         "the second was not delayed"
     );
 }
