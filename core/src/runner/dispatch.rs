@@ -118,7 +118,12 @@ async fn serve_lanes(
     let mut failures = FailureLog::default();
     while !cancel.is_cancelled() {
         match turn(shared, dispatcher, cancel).await {
-            Ok(()) => failures = FailureLog::default(),
+            // A turn without a claim succeeds while claims fail.
+            Ok(()) => {
+                if failures.succeeded(Instant::now()) {
+                    tracing::info!("dispatching works again");
+                }
+            }
             Err(error) => {
                 if failures.failed(Instant::now()) {
                     tracing::warn!(%error, "dispatching failed; retrying");

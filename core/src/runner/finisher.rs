@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
@@ -178,13 +179,22 @@ async fn write(backlog: &Backlog, batch: &[Finish]) -> Vec<Finish> {
                     );
                 }
                 backlog.wrote(part);
+                if backlog.failures.lock().succeeded(Instant::now()) {
+                    tracing::info!("job results are written again");
+                }
             }
             Err(error) if error.was_locked_out() => {
                 tracing::debug!(%error, jobs = part.len(), job.id = part[0].job_id, "a job result is locked");
                 locked.extend_from_slice(part);
             }
             Err(error) if !error.blames_a_row() => {
-                tracing::warn!(%error, jobs = part.len(), "writing job results failed; they are kept for a retry");
+                if backlog.failures.lock().failed(Instant::now()) {
+                    let claimed = backlog.unwritten.load(Ordering::Acquire);
+                    let jobs = claimed.saturating_sub(backlog.running.len());
+                    tracing::warn!(%error, jobs, "writing job results failed; they are kept for a retry");
+                } else {
+                    tracing::debug!(%error, jobs = part.len(), "writing job results still fails");
+                }
                 halves.push(part);
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(Duration::from_secs(2));

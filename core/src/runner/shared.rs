@@ -26,7 +26,7 @@ use super::uncertain_claims::UncertainClaims;
 use crate::jobs::postgres::{KindRetention, NewWorker, PgCheckpoints, Retention, within};
 use crate::jobs::serving::{Serves, SharedSettings, differing_settings};
 use crate::jobs::{Checkpoints, Error, Finish, Kinds, Queue, secret};
-use crate::service::DueWork;
+use crate::service::{DueWork, FailureLog};
 use crate::throttle;
 use crate::trace::Tracer;
 
@@ -364,6 +364,8 @@ pub(super) struct Backlog {
     pub(super) members_ended: Arc<Notify>,
     /// The jobs that ended, for the loop that frees those that wait for them.
     pub(super) ended: Arc<EndedJobs>,
+    /// The failures to write ends, of all writers.
+    pub(super) failures: Mutex<FailureLog>,
 }
 
 /// Jobs that ended here, while jobs wait for others at all.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -72,6 +73,7 @@ impl Worker {
             running: shared.running.clone(),
             members_ended: own.groups.clone(),
             ended: own.ended.clone(),
+            failures: Mutex::default(),
         };
         let stopping = Stopping::default();
         let living = CancellationToken::new();

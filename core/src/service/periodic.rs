@@ -47,7 +47,7 @@ impl FailureLog {
     }
 
     /// Notes a success; returns true if the loop works again.
-    fn succeeded(&mut self, now: Instant) -> bool {
+    pub fn succeeded(&mut self, now: Instant) -> bool {
         let is_over = self
             .last
             .is_some_and(|last| now.duration_since(last) >= CALM);

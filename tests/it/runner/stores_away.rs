@@ -144,6 +144,12 @@ async fn sigterm_is_obeyed_while_postgres_is_away() {
         "{}",
         process.log()
     );
+    let log = process.log();
+    assert_eq!(
+        log.matches("writing job results failed").count(),
+        1,
+        "what keeps failing is logged when it begins: {log}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
