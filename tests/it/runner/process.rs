@@ -3,11 +3,12 @@
 use std::time::{Duration, Instant};
 
 use flyball::jobs::NewJob;
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use sqlx::{Connection, PgConnection};
 
 use crate::support::eventually;
-use crate::support::process::ProcessFixture;
+use crate::support::process::{Process, ProcessFixture};
 
 pub const SOON: Duration = Duration::from_secs(60);
 
@@ -282,4 +283,47 @@ async fn a_rate_of_zero_stops_and_resuming_gives_no_burst() {
     assert_eq!(after_stop, 0);
     assert!(first - resumed < Duration::from_secs(1));
     assert!(half <= 22, "{half} calls in half a second at 40 a second");
+}
+
+#[tokio::test]
+async fn a_process_whose_log_cannot_be_written_works_on() {
+    let fixture = ProcessFixture::new("rps = -1").await;
+    let mut command = fixture.command();
+    command.arg("serve");
+    let mut process = Process::start_unheard(command);
+
+    let jobs = fixture.enqueue("job", 20).await;
+    fixture.until_completed(&jobs, SOON).await;
+
+    // It logs the signal, and ends in order all the same.
+    process.signal(Signal::TERM);
+    assert_eq!(process.ends(SOON).await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn claims_that_keep_failing_between_looks_that_succeed_are_logged_once() {
+    let fixture = ProcessFixture::new("rps = -1").await;
+    let refuse = "create sequence flyball.refused;
+        alter table flyball.lease add constraint refused check (nextval('flyball.refused') < 0)";
+    sqlx::raw_sql(refuse).execute(fixture.pool()).await.unwrap();
+    let process = fixture.serve();
+    let jobs = fixture.enqueue("job", 1).await;
+    eventually("six claims have failed", SOON, || async {
+        let sql = "select last_value from flyball.refused";
+        (fixture.count(sql).await >= 6).then_some(())
+    })
+    .await;
+    sqlx::raw_sql("alter table flyball.lease drop constraint refused")
+        .execute(fixture.pool())
+        .await
+        .unwrap();
+
+    fixture.until_completed(&jobs, SOON).await;
+
+    let log = process.log();
+    assert_eq!(
+        log.matches("dispatching failed; retrying").count(),
+        1,
+        "{log}"
+    );
 }

@@ -303,13 +303,8 @@ pub struct Process {
 }
 
 impl Process {
-    pub fn start(mut command: Command) -> Self {
-        let mut child = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the program");
+    pub fn start(command: Command) -> Self {
+        let mut child = spawn(command);
         let lines = Arc::new(Mutex::new(Vec::new()));
         let (stderr, kept) = (
             BufReader::new(child.stderr.take().expect("its standard error")),
@@ -321,6 +316,17 @@ impl Process {
             }
         });
         Self { child, lines }
+    }
+
+    /// Starts a process whose standard error is closed at the other end, so that no line of its log
+    /// can be written.
+    pub fn start_unheard(command: Command) -> Self {
+        let mut child = spawn(command);
+        drop(child.stderr.take());
+        Self {
+            child,
+            lines: Arc::default(),
+        }
     }
 
     pub fn pid(&self) -> i32 {
@@ -391,6 +397,15 @@ impl Process {
         status
             .unwrap_or_else(|| panic!("it did not end within {within:?}; the log:\n{}", self.log()))
     }
+}
+
+fn spawn(mut command: Command) -> Child {
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program")
 }
 
 impl Drop for Process {
