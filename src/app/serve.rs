@@ -15,8 +15,8 @@ use crate::jobs::Kinds;
 /// supervisor may each send one.
 const ONE_SIGNAL: Duration = Duration::from_secs(1);
 
-/// Runs a process until SIGTERM or Ctrl-C, then stops it in order. A second signal, a second later
-/// or more, ends it at once.
+/// Runs a process until SIGTERM, Ctrl-C or the SIGHUP of a terminal that closes, then stops it in
+/// order. A second signal, a second later or more, ends it at once.
 ///
 /// If a part of the process dies, the rest is stopped in order too. That is an error, so that the
 /// supervisor restarts the process.
@@ -46,8 +46,11 @@ pub async fn serve(settings: Settings, roles: Roles, more: Kinds) -> anyhow::Res
     let first = Instant::now();
     tokio::spawn(async move {
         loop {
-            signals.next().await;
+            let signal = signals.next().await;
             if first.elapsed() >= ONE_SIGNAL {
+                tracing::warn!(
+                    "{signal}: stopping at once; what still runs is run again elsewhere"
+                );
                 std::process::exit(130);
             }
         }
@@ -59,25 +62,55 @@ pub async fn serve(settings: Settings, roles: Roles, more: Kinds) -> anyhow::Res
     }
 }
 
-/// A listener for SIGINT and SIGTERM, active from its construction.
+/// A listener for SIGINT, SIGTERM and SIGHUP, active from its construction.
 struct Signals {
     interrupt: Signal,
     terminate: Signal,
+    /// `None` if the process was started to outlive its terminal.
+    hangup: Option<Signal>,
 }
 
 impl Signals {
     fn new() -> std::io::Result<Self> {
+        // A handler would end what `nohup` lets ignore the signal.
+        let hangup = match ignores_hangup() {
+            true => None,
+            false => Some(signal(SignalKind::hangup())?),
+        };
         Ok(Self {
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,
+            hangup,
         })
     }
 
     /// Waits for the next signal and returns its name.
     async fn next(&mut self) -> &'static str {
+        let Self {
+            interrupt,
+            terminate,
+            hangup,
+        } = self;
+        let hung_up = async {
+            match hangup {
+                Some(hangup) => hangup.recv().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
-            _ = self.interrupt.recv() => "SIGINT",
-            _ = self.terminate.recv() => "SIGTERM",
+            _ = interrupt.recv() => "SIGINT",
+            _ = terminate.recv() => "SIGTERM",
+            _ = hung_up => "SIGHUP",
         }
     }
+}
+
+/// Returns true if the process ignores SIGHUP, or if the system does not say.
+fn ignores_hangup() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigIgn:"))
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    ignored.is_none_or(|mask| mask >> (SignalKind::hangup().as_raw_value() - 1) & 1 == 1)
 }

@@ -1,12 +1,13 @@
 //! Signals: a process stops gracefully, or at once.
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
 use super::process::SOON;
 use crate::support::eventually;
-use crate::support::process::{Gate, ProcessFixture};
+use crate::support::process::{Gate, Process, ProcessFixture};
 
 #[tokio::test]
 async fn sigterm_lets_running_jobs_finish_and_claims_nothing_new() {
@@ -106,6 +107,7 @@ async fn a_second_signal_ends_it_at_once() {
 
     let answer = Instant::now();
     assert_eq!(process.ends(Duration::from_secs(2)).await.code(), Some(130));
+    process.logged("SIGTERM: stopping at once", SOON).await;
     println!("ended {:?} after the second signal", answer.elapsed());
 }
 
@@ -125,6 +127,48 @@ async fn two_signals_at_once_are_one_and_let_running_jobs_finish() {
     let status = process.ends(Duration::from_secs(10)).await;
     assert_eq!(status.code(), Some(0), "{}", process.log());
     assert_eq!(fixture.ended(&jobs, "completed").await, 1);
+}
+
+#[tokio::test]
+async fn a_terminal_that_closes_lets_running_jobs_finish() {
+    let fixture = ProcessFixture::new("rps = -1").await;
+    fixture.target.gate(Gate::Closed);
+    let mut process = fixture.serve();
+    let jobs = fixture.enqueue("job", 1).await;
+    fixture.target.called(1, SOON).await;
+
+    process.signal(Signal::HUP);
+    process.logged("SIGHUP: stopping", SOON).await;
+    fixture.target.gate(Gate::Open);
+
+    let status = process.ends(Duration::from_secs(10)).await;
+    assert_eq!(status.code(), Some(0), "{}", process.log());
+    assert_eq!(fixture.ended(&jobs, "completed").await, 1);
+}
+
+#[tokio::test]
+async fn a_process_that_was_started_by_nohup_outlives_its_terminal() {
+    let fixture = ProcessFixture::new("rps = -1").await;
+    let serve = fixture.command();
+    let mut command = Command::new("nohup");
+    command
+        .arg(serve.get_program())
+        .arg("serve")
+        .current_dir(serve.get_current_dir().expect("its folder"));
+    for (name, value) in serve.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    let mut process = Process::start(command);
+    process.worker_started().await;
+
+    process.signal(Signal::HUP);
+
+    let jobs = fixture.enqueue("job", 1).await;
+    fixture.until_completed(&jobs, SOON).await;
+    assert_eq!(process.ended(), None, "{}", process.log());
 }
 
 #[tokio::test]
