@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -14,7 +14,7 @@ use crate::jobs::postgres::within;
 use crate::jobs::{Attribution, Error};
 use crate::providers::PoolMetrics;
 use crate::providers::pool::{BreakerState, Change};
-use crate::service::{LoopOptions, periodic};
+use crate::service::{FailureLog, LoopOptions, periodic};
 
 /// Interval between checks of waiting messages.
 const WAITING_CHECK_INTERVAL: Duration = Duration::from_secs(2);
@@ -79,6 +79,7 @@ pub async fn publish_changes(
             continue;
         };
         let accounts = carrier.accounts.pool();
+        let mut failures = FailureLog::default();
         while let Err(error) =
             within(RECORDED_WITHIN, alarms.record_change(accounts, &change)).await
         {
@@ -93,7 +94,9 @@ pub async fn publish_changes(
                 tracing::error!(pool, account, %error, "alerting about a breaker change failed");
                 break;
             }
-            tracing::warn!(pool, account, %error, "recording a breaker change failed; retrying");
+            if failures.failed(Instant::now()) {
+                tracing::warn!(pool, account, %error, "recording a breaker change failed; retrying");
+            }
             tokio::select! {
                 () = cancel.cancelled() => return,
                 () = tokio::time::sleep(WAITING_CHECK_INTERVAL) => {}

@@ -15,6 +15,7 @@ use super::lane_scheduler::PlannedAcquire;
 use super::shared::{WorkerContext, bounded};
 use crate::jobs::postgres::Released;
 use crate::jobs::{Error, LaneClaim};
+use crate::service::FailureLog;
 use crate::throttle::admission::{critical_throttle_of, tenant_of};
 use crate::throttle::{AcquireRequest, AcquireResponse, LaneRequest, Name};
 
@@ -34,18 +35,19 @@ const URGENT_EVERY: Duration = Duration::from_millis(100);
 const AFTER_FAILURE: Duration = Duration::from_millis(250);
 
 pub(super) async fn release(shared: Arc<WorkerContext>, cancel: CancellationToken) {
-    let mut is_failing = false;
+    let mut failures = FailureLog::default();
     while !cancel.is_cancelled() {
         let pause = match turn(&shared).await {
             Ok(pause) => {
-                is_failing = false;
+                if failures.succeeded(Instant::now()) {
+                    tracing::info!("admitting messages works again");
+                }
                 pause
             }
             Err(error) => {
-                if !is_failing {
+                if failures.failed(Instant::now()) {
                     tracing::warn!(%error, "admitting messages failed; retrying");
                 }
-                is_failing = true;
                 AFTER_FAILURE
             }
         };

@@ -1,5 +1,8 @@
 //! Errors as RFC 9457 problems: one shape for every error on every route.
 
+use std::sync::LazyLock;
+use std::time::Instant;
+
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
@@ -7,13 +10,15 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use serde::Serialize;
 
 pub use super::code::Code;
 use super::fields::{Errors, FieldError};
 use super::json::JsonReadError;
 use crate::api::read_error::ReadError;
-use crate::jobs::postgres::{READ_ONLY, READ_ONLY_REMEDY};
+use crate::jobs::postgres::{DISK_FULL, DISK_FULL_REMEDY, READ_ONLY, READ_ONLY_REMEDY};
+use crate::service::FailureLog;
 use crate::{jobs, throttle};
 
 /// The media type of a problem.
@@ -21,6 +26,23 @@ pub const MEDIA_TYPE: &str = "application/problem+json";
 
 /// The time after which a sender should retry a full lane, in seconds.
 pub const LANE_FULL_RETRY_S: u64 = 5;
+
+/// The reasons for which Postgres answers and takes no writes, each with its remedy.
+const REFUSALS: [(&str, &str); 2] = [(READ_ONLY, READ_ONLY_REMEDY), (DISK_FULL, DISK_FULL_REMEDY)];
+
+/// The requests that Postgres did not answer.
+static LOST_BY_QUEUE: LazyLock<Mutex<FailureLog>> = LazyLock::new(Mutex::default);
+
+/// The requests that Redis did not answer.
+static LOST_BY_THROTTLES: LazyLock<Mutex<FailureLog>> = LazyLock::new(Mutex::default);
+
+/// Returns true if a request that a store did not answer is to be logged: the first of an outage,
+/// and one every few minutes.
+fn is_told(lost: &Mutex<FailureLog>) -> bool {
+    let (mut lost, now) = (lost.lock(), Instant::now());
+    lost.succeeded(now);
+    lost.failed(now)
+}
 
 /// An error answer.
 #[derive(Debug)]
@@ -274,10 +296,14 @@ impl Problem {
             .retry_after(retry_after_s),
             jobs::Error::Capped { rule, reset_at, .. } => Self::capped(rule, reset_at),
             jobs::Error::Lost(reason) => {
-                tracing::warn!(%reason, "the queue store did not answer a request");
-                if reason.starts_with(READ_ONLY) {
-                    let detail =
-                        format!("{READ_ONLY}; nothing was changed; {READ_ONLY_REMEDY}");
+                if is_told(&LOST_BY_QUEUE) {
+                    tracing::warn!(%reason, "the queue store did not answer a request");
+                } else {
+                    tracing::debug!(%reason, "the queue store still does not answer requests");
+                }
+                let refusal = REFUSALS.iter().find(|(what, _)| reason.starts_with(what));
+                if let Some((what, remedy)) = refusal {
+                    let detail = format!("{what}; nothing was changed; {remedy}");
                     return Self::new(Code::QueueUnavailable, detail).retry_after(1);
                 }
                 let change = "a change may have been made: check, or send it again with a \
@@ -392,7 +418,11 @@ impl From<throttle::Error> for Problem {
     fn from(error: throttle::Error) -> Self {
         match error {
             throttle::Error::Lost(reason) => {
-                tracing::warn!(%reason, "the throttle store did not answer a request");
+                if is_told(&LOST_BY_THROTTLES) {
+                    tracing::warn!(%reason, "the throttle store did not answer a request");
+                } else {
+                    tracing::debug!(%reason, "the throttle store still does not answer requests");
+                }
                 let code = Code::ThrottlesUnavailable;
                 match throttle::reason_meaning(&reason) {
                     Some(answer) => {

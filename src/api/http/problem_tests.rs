@@ -58,6 +58,20 @@ fn what_an_open_transaction_holds_is_asked_for_again() {
         assert_eq!(problem.retry_after_s, Some(1), "{code}");
     }
     assert_eq!(problem("42601").code, Code::Internal);
+    let full = problem("53100");
+    assert_eq!(full.code, Code::QueueUnavailable);
+    let detail = "the disk of Postgres is full; nothing was changed; make room on it";
+    assert_eq!(
+        (full.detail.as_str(), full.retry_after_s),
+        (detail, Some(1))
+    );
+}
+
+#[test]
+fn the_requests_of_one_outage_are_one_line_of_the_log() {
+    let lost = Mutex::default();
+    assert!(is_told(&lost));
+    assert!(!is_told(&lost) && !is_told(&lost));
 }
 
 #[test]

@@ -146,6 +146,7 @@ pub(super) async fn reach(check: &'static str, variable: &str, url: &str) -> Res
             "it refuses the role of {url}",
             "create the role with login, or allow it in pg_hba.conf",
         ),
+        (_, "53100") => fail("its disk is full", "make room on it"),
         (_, code) if code.starts_with("53") => fail(
             "it has no connection left, for all or for this role",
             "raise max_connections or the role's connection limit, or lower FLYBALL_DATABASE_CONNECTIONS of the processes",

@@ -2,7 +2,9 @@
 //! both.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
+use parking_lot::Mutex;
 use tokio::sync::broadcast;
 
 use super::governed::{GovernedThrottle, ThrottleRuntime};
@@ -12,6 +14,7 @@ use crate::governor::actuator::BREAKERS_ZERO;
 use crate::governor::decision::Decision;
 use crate::governor::plan::Plan;
 use crate::governor::state::ControlState;
+use crate::service::FailureLog;
 use crate::throttle::{Mode, RateLimit, Status};
 
 /// The number of decisions by which a slow listener may lag.
@@ -24,6 +27,8 @@ pub(super) struct Records {
     pub decisions: broadcast::Sender<Decision>,
     /// The latest term found in a knob without a valid lease.
     seen_term: AtomicU64,
+    /// The failures to save states and to record decisions, of all throttles.
+    failures: Mutex<FailureLog>,
 }
 
 impl Records {
@@ -32,6 +37,7 @@ impl Records {
             journal,
             decisions: broadcast::channel(LISTENER_BEHIND).0,
             seen_term: AtomicU64::new(0),
+            failures: Mutex::default(),
         }
     }
 
@@ -120,11 +126,21 @@ impl Records {
             .await
         {
             Err(JournalError::Postgres(error)) => {
-                tracing::warn!(throttle.name = %throttle.name, %error, "saving the governor's state failed");
+                if self.is_told() {
+                    tracing::warn!(throttle.name = %throttle.name, %error, "saving the governor's state failed");
+                }
                 Ok(())
             }
             other => Ok(other?),
         }
+    }
+
+    /// Returns true if a failure of the journal is to be logged: the first of an outage, whichever
+    /// the throttle, and one every few minutes.
+    fn is_told(&self) -> bool {
+        let (mut failures, now) = (self.failures.lock(), Instant::now());
+        failures.succeeded(now);
+        failures.failed(now)
     }
 
     /// Journals the decision of `plan` if it is news, and sends it to the listeners.
@@ -151,7 +167,9 @@ impl Records {
         match self.journal.append(term, &decision).await {
             Ok(id) => decision.id = id,
             Err(error) => {
-                tracing::warn!(throttle.name = %throttle.name, %error, "recording a decision failed")
+                if self.is_told() {
+                    tracing::warn!(throttle.name = %throttle.name, %error, "recording a decision failed");
+                }
             }
         }
         // A send without listeners is not an error.

@@ -97,6 +97,13 @@ async fn when_postgres_crashes_ends_are_kept_and_enqueue_answers_503_and_nothing
     })
     .await;
     println!("enqueue worked again {:?} later", begun.elapsed());
+    let log = process.log();
+    assert_eq!(
+        log.matches("the queue store did not answer a request")
+            .count(),
+        1,
+        "the requests of one outage are one line: {log}"
+    );
     fixture.until_completed(&jobs, SOON).await;
     assert_eq!(
         (

@@ -13,6 +13,12 @@ pub const READ_ONLY: &str = "the database is read-only: it is a standby, or set 
 /// The remedy for it.
 pub const READ_ONLY_REMEDY: &str = "after a failover, let DATABASE_URL lead to the primary";
 
+/// The beginning of the reason of an error of a server that has no room for what is written.
+pub const DISK_FULL: &str = "the disk of Postgres is full";
+
+/// The remedy for it.
+pub const DISK_FULL_REMEDY: &str = "make room on it";
+
 impl From<sqlx::Error> for Error {
     fn from(error: sqlx::Error) -> Self {
         if let Some(help) = is_hidden_pooler(&error) {
@@ -30,13 +36,17 @@ impl From<sqlx::Error> for Error {
             sqlx::Error::Database(from_server) => {
                 let code = from_server.code().unwrap_or_default().into_owned();
                 match code.as_str() {
-                    // Shutting down, crashed, starting up; a standby; out of connections, memory or
-                    // disk; a broken connection.
+                    // Shutting down, crashed, starting up; a standby; out of disk, connections or
+                    // memory; a broken connection.
                     "57P01" | "57P02" | "57P03" | "57P05" => {
                         Error::Lost(from_server.message().to_owned())
                     }
                     "25006" => Error::Lost(format!(
                         "{READ_ONLY}; {READ_ONLY_REMEDY} ({})",
+                        from_server.message()
+                    )),
+                    "53100" => Error::Lost(format!(
+                        "{DISK_FULL}; {DISK_FULL_REMEDY} ({})",
                         from_server.message()
                     )),
                     "53400" => queue_full(from_server.as_ref())
