@@ -532,7 +532,7 @@ impl Sampled {
             ),
             (
                 "flyball_throttle_store_unavailable",
-                "1 while the throttle store does not answer this process",
+                "1 while the throttle store does not answer this process, or accepts no writes",
                 vec![(Vec::new(), f64::from(u8::from(sample.is_store_lost)))],
             ),
             (

@@ -26,7 +26,8 @@ use crate::api::throttles::view;
 use crate::governor::GovernorView;
 use crate::jobs::{Depth, Failing, Queue};
 use crate::postgres::Replica;
-use crate::throttle::{HeldKeys, Name, Status, concurrency_number};
+use crate::service::FailureLog;
+use crate::throttle::{self, HeldKeys, Name, Status, concurrency_number};
 
 /// The most throttles that are sampled each second, chosen like those of a tick; the API serves
 /// further ones without a measured rate.
@@ -99,15 +100,42 @@ async fn tick_each_second(deps: &Deps, counts: &ArcSwap<Counts>, held: &ArcSwap<
     }
 }
 
+/// Returns the reply by which a server refuses a write, if `error` is one.
+fn refusal_of(error: Option<throttle::Error>) -> Option<&'static str> {
+    match error {
+        Some(throttle::Error::Lost(reason)) => throttle::reason_meaning(&reason),
+        _ => None,
+    }
+}
+
 /// The state that one tick keeps for the next.
 #[derive(Default)]
 struct Sampler {
     names: Vec<Name>,
     paces: BTreeMap<Name, RateWindow>,
     governors: BTreeMap<String, GovernorView>,
+    refusals: FailureLog,
 }
 
 impl Sampler {
+    fn note_refusal(&mut self, refusal: Option<&str>, now: Instant) {
+        match refusal {
+            Some(refusal) => {
+                if self.refusals.failed(now) {
+                    tracing::warn!(
+                        redis.error = refusal,
+                        "redis takes no writes; throttles follow on_store_loss"
+                    );
+                }
+            }
+            None => {
+                if self.refusals.succeeded(now) {
+                    tracing::info!("redis takes writes again");
+                }
+            }
+        }
+    }
+
     async fn sample(
         &mut self,
         deps: &Deps,
@@ -115,14 +143,20 @@ impl Sampler {
         held: &HeldByThrottle,
         now: Timestamp,
     ) -> LiveSample {
-        let (names, governors) = tokio::join!(
+        // A server that is out of memory, or cannot save its data, answers and takes no writes.
+        let (names, governors, writes) = tokio::join!(
             deps.throttles.names(),
-            timeout(JOURNAL_TIMEOUT, deps.decisions.governors())
+            timeout(JOURNAL_TIMEOUT, deps.decisions.governors()),
+            timeout(JOURNAL_TIMEOUT, deps.throttles.takes_writes())
         );
         if let Ok(Ok(governors)) = governors {
             self.governors = governors;
         }
         let is_store_lost = names.is_err();
+        let refusal = refusal_of(writes.ok().and_then(Result::err));
+        if !is_store_lost {
+            self.note_refusal(refusal, Instant::now());
+        }
         if let Ok(names) = names {
             let is_governed = |name: &str| self.governors.contains_key(name);
             self.names = sampled(names, SAMPLED_MAX, is_governed, &counts.depths);
@@ -140,7 +174,7 @@ impl Sampler {
             at: now,
             counted_at: counts.at,
             workers: counts.workers,
-            is_store_lost,
+            is_store_lost: is_store_lost || refusal.is_some(),
             is_queue_lost: counts.is_lost,
             is_paused: counts.is_paused,
             ..LiveSample::default()

@@ -169,11 +169,14 @@ pub(super) fn redis(info: &BTreeMap<String, String>, is_cluster: bool) -> Vec<Fi
     }
     if most > 0.0 && number("used_memory") > most * NEARLY_FULL {
         let used = (number("used_memory") / most * 100.0).round();
-        findings.push(Finding::warn(
-            CHECK,
-            format!("{used} % of its maxmemory are in use; once it is full, no token is granted"),
-            "raise maxmemory, or find what else fills it",
-        ));
+        let seen = format!("{used} % of its maxmemory are in use");
+        let todo = "raise maxmemory, or find what else fills it";
+        findings.push(if used > 100.0 {
+            Finding::fail(CHECK, format!("{seen}, so no token is granted"), todo)
+        } else {
+            let seen = format!("{seen}; once it is full, no token is granted");
+            Finding::warn(CHECK, seen, todo)
+        });
     }
     if text("rdb_last_bgsave_status") == "err" {
         findings.push(Finding::fail(
@@ -326,6 +329,10 @@ mod tests {
             [found[0].health, found[1].health],
             [Health::Fail, Health::Warn]
         );
+        let out = format!("{well}maxmemory:100\r\nused_memory:156\r\n");
+        let found = &of(&out, false)[0];
+        assert_eq!(found.health, Health::Fail);
+        assert!(found.seen.contains("156 %"), "{}", found.seen);
         let old = format!("{well}redis_version:7.2.4\r\nvalkey_version:8.0.1\r\n");
         assert!(of(&old, false)[0].seen.contains("Valkey 8.0.1"));
     }

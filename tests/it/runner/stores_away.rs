@@ -292,3 +292,28 @@ async fn a_process_starts_while_redis_is_away_takes_jobs_and_seeds_when_it_is_ba
     })
     .await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_that_answers_and_takes_no_writes_is_told_by_the_metric_and_the_log() {
+    let (fixture, _servers, _dir) = own("rps = -1").await;
+    let process = fixture.serve();
+    let url = process.url().await;
+    let client = Client::new();
+    let until = async |value: &str| {
+        let line = format!("flyball_throttle_store_unavailable {value}\n");
+        eventually(&line, SOON, || async {
+            let answer = client.get(format!("{url}/metrics")).send().await.ok()?;
+            answer.text().await.ok()?.contains(&line).then_some(())
+        })
+        .await;
+    };
+    until("0.0").await;
+
+    fixture.redis("CONFIG SET maxmemory 1").await;
+
+    until("1.0").await;
+    let told = process.logged("redis takes no writes", SOON).await;
+    assert!(told.contains("OOM: it is out of memory"), "{told}");
+    fixture.redis("CONFIG SET maxmemory 0").await;
+    until("0.0").await;
+}
