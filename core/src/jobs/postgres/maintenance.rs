@@ -118,13 +118,20 @@ const THIN_DUTY: u32 = 5;
 pub(super) const ENSURE_DAYS: &str =
     "select flyball.ensure_day(flyball.day_of(now()) + i) from generate_series(0, 7) as i";
 
-// Days without an entry come first, then those that have waited longest.
+// Days without an entry come first, then those that have waited longest. The names are read before
+// anything is asked of their numbers: with some dozens of days the planner would look at all
+// relations first, and most names have no number.
 pub(super) const OLD_DAYS: &str = "
-select substr(c.relname, 5)::bigint as day, d.next is not null as crowded
-from pg_inherits i
-join pg_class c on c.oid = i.inhrelid
-left join flyball.day d on d.day = substr(c.relname, 5)::bigint
-where i.inhparent = 'flyball.job'::regclass and substr(c.relname, 5)::bigint < flyball.day_of(now()) - $1::bigint
+with days as materialized (
+    select substr(c.relname, 5)::bigint as day
+    from pg_inherits i
+    join pg_class c on c.oid = i.inhrelid
+    where i.inhparent = 'flyball.job'::regclass
+)
+select p.day, d.next is not null as crowded
+from days p
+left join flyball.day d on d.day = p.day
+where p.day < flyball.day_of(now()) - $1::bigint
     and (d.day is null or d.next is not null or d.pruned_at < now() - interval '1 day')
 order by d.pruned_at nulls first, 1";
 

@@ -5,18 +5,24 @@ use sqlx::Row;
 use super::Queue;
 use crate::jobs::Error;
 
-// Days are created a week ahead, and each is emptied on the day on which its retention ends.
+// Days are created a week ahead, and each is emptied on the day on which its retention ends. As for
+// old days, no other relation's name may be taken for a number.
 pub(super) const OVERDUE: &str = "
+with days as materialized (
+    select substr(c.relname, 5)::bigint as day
+    from pg_inherits i
+    join pg_class c on c.oid = i.inhrelid
+    where i.inhparent = 'flyball.job'::regclass
+)
 select (
         select count(*) from generate_series(0, 2) as i
         where to_regclass(format('flyball.job_%s', flyball.day_of(now()) + i)) is null
     ) as missing_days,
     (
         select count(*)
-        from pg_inherits i
-        join pg_class c on c.oid = i.inhrelid
-        where i.inhparent = 'flyball.job'::regclass and substr(c.relname, 5)::bigint < flyball.day_of(now()) - $1::bigint - 1
-            and not exists (select from flyball.day d where d.day = substr(c.relname, 5)::bigint)
+        from days p
+        where p.day < flyball.day_of(now()) - $1::bigint - 1
+            and not exists (select from flyball.day d where d.day = p.day)
     ) as unpruned_days";
 
 /// Upkeep that no process has done in time.

@@ -68,6 +68,26 @@ async fn an_old_day_goes_and_its_living_jobs_stay_with_their_attempts() {
 }
 
 #[tokio::test]
+async fn old_days_are_found_where_the_planner_looks_at_all_relations_first() {
+    let (database, _) = queue().await;
+    let pool = database.pool();
+    let day = old_day(pool, 20, 10, 100).await;
+    // As it does by itself from some 45 days on.
+    let plan = "do $$ begin
+        execute format('alter database %I set enable_nestloop = off', current_database());
+    end $$";
+    run(pool, plan).await;
+    let queue = Queue::connect(database.url(), 2, SOON).await.unwrap();
+
+    let overdue = queue.overdue_upkeep(7).await.unwrap();
+    let done = queue.maintain(WEEK).await.unwrap();
+
+    assert_eq!((overdue.unpruned_days, overdue.missing_days), (1, 0));
+    assert_eq!(done.pruned_days, 1, "{done:?}");
+    assert_eq!(jobs_of(pool, day).await, 0);
+}
+
+#[tokio::test]
 async fn a_day_with_many_living_jobs_is_thinned_without_locking_it() {
     let (database, queue) = queue().await;
     let pool = database.pool();
