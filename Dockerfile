@@ -27,7 +27,8 @@ ENV FLYBALL_LISTEN=0.0.0.0:8080 \
 EXPOSE 8080
 # SIGTERM drains: running jobs are finished or handed back before the process ends.
 STOPSIGNAL SIGTERM
+# A process without the role api answers at FLYBALL_METRICS_LISTEN alone.
 HEALTHCHECK --interval=10s --timeout=3s --start-period=30s --retries=3 \
-    CMD ["curl", "--fail", "--silent", "--output", "/dev/null", "http://127.0.0.1:8080/healthz"]
+    CMD ["sh", "-c", "at=${FLYBALL_METRICS_LISTEN:-$FLYBALL_LISTEN}; exec curl --fail --silent --output /dev/null http://127.0.0.1:${at##*:}/healthz"]
 ENTRYPOINT ["flyball"]
 CMD ["serve"]

@@ -271,6 +271,27 @@ fn the_image_runs_as_an_unprivileged_user() {
 }
 
 #[test]
+fn the_health_check_of_the_image_asks_where_the_process_answers() {
+    let dockerfile = read("Dockerfile");
+    let check = dockerfile.split_once("HEALTHCHECK ").unwrap().1;
+    let words = check.split_once("CMD ").unwrap().1.lines().next().unwrap();
+    let words: Vec<String> = serde_json::from_str(words).unwrap();
+    let shown = words[2].replace("exec curl", "echo");
+    for (metrics_listen, port) in [("", 8080), ("0.0.0.0:9464", 9464)] {
+        let output = Command::new("/bin/sh")
+            .args(["-c", &shown])
+            .env_clear()
+            .env("FLYBALL_LISTEN", "0.0.0.0:8080")
+            .env("FLYBALL_METRICS_LISTEN", metrics_listen)
+            .output()
+            .unwrap();
+        let asked = all(&output);
+        let wanted = format!("http://127.0.0.1:{port}/healthz");
+        assert!(asked.trim().ends_with(&wanted), "{asked}");
+    }
+}
+
+#[test]
 fn what_the_image_copies_is_there_and_not_ignored() {
     let ignored = read(".dockerignore");
 
