@@ -118,12 +118,16 @@ async fn run<E, F>(
                 }
             }
             Err(_) => {
-                failures.failed(Instant::now());
-                tracing::warn!(
-                    service = pace.name,
-                    longest_s = longest.as_secs(),
-                    "aborted because it took too long"
-                );
+                let longest_s = longest.as_secs();
+                if failures.failed(Instant::now()) {
+                    tracing::warn!(
+                        service = pace.name,
+                        longest_s,
+                        "aborted because it took too long"
+                    );
+                } else {
+                    tracing::debug!(service = pace.name, longest_s, "aborted once more");
+                }
             }
             Ok(Err(error)) => {
                 if failures.failed(Instant::now()) {

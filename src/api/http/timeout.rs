@@ -1,13 +1,20 @@
 //! Timeouts for stores: a client that gets an error after seconds can retry, one that hangs cannot.
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
-use super::problem::{Code, Problem};
+use parking_lot::Mutex;
+
+use super::problem::{Code, Problem, is_told};
+use crate::service::FailureLog;
 
 /// The timeout for one row, one job or one edit.
 pub const ROW_TIMEOUT: Duration = Duration::from_secs(4);
 /// The timeout for a list, which may be read from disk.
 pub const LIST_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// The requests that Postgres did not answer in time.
+static LATE: LazyLock<Mutex<FailureLog>> = LazyLock::new(Mutex::default);
 
 /// Returns the result of `work` within `limit`, or the problem that Postgres did not answer.
 pub async fn with_timeout<T, E: Into<Problem>>(
@@ -17,14 +24,15 @@ pub async fn with_timeout<T, E: Into<Problem>>(
     match tokio::time::timeout(limit, work).await {
         Ok(answer) => answer.map_err(Into::into),
         Err(_) => {
-            tracing::warn!(
-                limit_s = limit.as_secs(),
-                "Postgres did not answer a request in time"
-            );
+            let limit_s = limit.as_secs();
+            if is_told(&LATE) {
+                tracing::warn!(limit_s, "Postgres did not answer a request in time");
+            } else {
+                tracing::debug!(limit_s, "Postgres still does not answer requests in time");
+            }
             let what = format!(
-                "Postgres did not answer within {} s: it is busy, or an open transaction holds \
-                 what this request needs, such as an equal unique_key",
-                limit.as_secs()
+                "Postgres did not answer within {limit_s} s: it is busy, or an open transaction \
+                 holds what this request needs, such as an equal unique_key"
             );
             let change = "the change may still be made. Try again soon; a job with a unique_key is \
                           created once";
