@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::housekeeping_log::HousekeepingLog;
+use super::metrics::AttemptLabels;
 use super::shared::{EndedJobs, SHARD_TTL, WorkerContext};
 use crate::jobs::postgres::{DueParts, PromotionCursor, Rescued};
 use crate::jobs::serving::differences;
@@ -407,6 +408,13 @@ fn log_rescued(shared: &WorkerContext, rescued: &Rescued) {
         .metrics
         .rescued
         .inc_by((rescued.ready.len() + rescued.dead.len()) as u64);
+    for kind in &rescued.dead_kinds {
+        let ended = AttemptLabels {
+            kind: kind.clone(),
+            outcome: "dead",
+        };
+        shared.metrics.finished.get_or_create(&ended).inc();
+    }
     shared.notifier.notify(&rescued.lanes);
 }
 

@@ -13,7 +13,8 @@ use flyball::jobs::{
     State,
 };
 use flyball::runner::Config;
-
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
@@ -168,6 +169,46 @@ async fn a_lost_attempt_that_was_the_last_of_its_kind_is_not_followed_by_another
         .await
         .unwrap();
     fixture.until(id, State::Running).await;
+    worker.stop().await;
+}
+
+#[tokio::test]
+async fn a_job_that_dies_with_its_worker_is_counted_as_a_dead_letter_of_its_kind() {
+    let fixture = WorkerFixture::new().await;
+    fixture.register("noop").await;
+    let job = NewJob {
+        throttle: "fast".into(),
+        max_attempts: 1,
+        ..NewJob::new("noop", json!({}))
+    };
+    let id = fixture.queue.enqueue(&[job]).await.unwrap()[0].id;
+    let doomed = NewWorker {
+        name: "w".into(),
+        host: "h".into(),
+        pid: 1,
+        ttl: SOON,
+        kinds: vec!["noop".into()],
+    };
+    let doomed = fixture.queue.register(&doomed).await.unwrap();
+    let lane = fixture.queue.ready_lanes().await.unwrap()[0].lane_id;
+    let claims = [LaneClaim::first(lane, 1)];
+    fixture.queue.claim(doomed, 1, &claims).await.unwrap();
+    let sql = "update flyball.worker set heartbeat_at = now() - interval '1 hour'";
+    sqlx::query(sql).execute(&fixture.queue.pool).await.unwrap();
+    let mut registry = Registry::default();
+    let worker = fixture
+        .start(quick(), fixture.kinds.clone(), &mut registry)
+        .await;
+
+    fixture.until(id, State::Dead).await;
+
+    eventually("it is counted", SOON, || async {
+        let mut text = String::new();
+        encode(&mut text, &registry).unwrap();
+        let dead = "flyball_jobs_finished_total{kind=\"noop\",outcome=\"dead\"} 1\n";
+        text.contains(dead).then_some(())
+    })
+    .await;
     worker.stop().await;
 }
 

@@ -15,6 +15,8 @@ pub struct Rescued {
     pub ready: Vec<i64>,
     /// Jobs that had no attempt left and are dead.
     pub dead: Vec<i64>,
+    /// The kinds of these jobs.
+    pub dead_kinds: Vec<String>,
     /// The lanes of the jobs that are ready again.
     pub lanes: Vec<i64>,
     /// Leased jobs that are no longer in `flyball.job`, and so cannot run again.
@@ -38,10 +40,10 @@ macro_rules! rescue {
         concat!(
             $lost,
             "checked as (
-    select l.*, j.max_attempts, o.timed_out, o.timed_out is null and coalesce(c.updated_at > l.claimed_at, false) as progressed,
+    select l.*, j.kind, j.max_attempts, o.timed_out, o.timed_out is null and coalesce(c.updated_at > l.claimed_at, false) as progressed,
         exists (select 1 from flyball.cancel x where x.job_id = l.job_id) as cancelled
     from lost l
-    left join lateral (select max_attempts, timeout_s from flyball.job where id = l.job_id limit 1) j on true
+    left join lateral (select kind, max_attempts, timeout_s from flyball.job where id = l.job_id limit 1) j on true
     left join lateral (select updated_at from flyball.checkpoint where job_id = l.job_id limit 1) c on true
     cross join lateral (select coalesce(l.timeout_s, j.timeout_s) as most_s) t
     cross join lateral (
@@ -105,6 +107,7 @@ select (select count(*) from dead_workers) as workers, (
     )::text as notified_lanes,
     coalesce((select array_agg(job_id) from sorted where not over and not cancelled), '{}') as ready,
     coalesce((select array_agg(job_id) from sorted where over), '{}') as dead,
+    coalesce((select array_agg(kind) from sorted where over), '{}') as dead_kinds,
     coalesce((select array_agg(distinct lane_id) from sorted where not over and not cancelled), '{}') as lanes,
     coalesce((select array_agg(job_id) from missing), '{}') as missing"
         )
@@ -192,6 +195,7 @@ fn rescued(row: &PgRow) -> Rescued {
         workers: row.get("workers"),
         ready: row.get("ready"),
         dead: row.get("dead"),
+        dead_kinds: row.get("dead_kinds"),
         lanes: row.get("lanes"),
         missing,
     }
