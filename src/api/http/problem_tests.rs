@@ -3,10 +3,12 @@
 use std::borrow::Cow;
 use std::error::Error;
 use std::fmt;
+use std::time::Duration;
 
 use sqlx::error::{DatabaseError, ErrorKind};
 
 use super::*;
+use crate::jobs::postgres::is_disk_full;
 
 /// An error of Postgres with only its code.
 #[derive(Debug)]
@@ -46,25 +48,34 @@ impl DatabaseError for CodedError {
     }
 }
 
+fn of_code(code: &'static str) -> Problem {
+    let answer = sqlx::Error::Database(Box::new(CodedError(code)));
+    Problem::from_queue(answer.into(), false)
+}
+
 #[test]
 fn what_an_open_transaction_holds_is_asked_for_again() {
-    let problem = |code| {
-        let broken = sqlx::Error::Database(Box::new(CodedError(code)));
-        Problem::from_queue(broken.into(), false)
-    };
     for code in ["55P03", "40P01", "40001"] {
-        let problem = problem(code);
+        let problem = of_code(code);
         assert_eq!(problem.code, Code::QueueUnavailable, "{code}");
         assert_eq!(problem.retry_after_s, Some(1), "{code}");
     }
-    assert_eq!(problem("42601").code, Code::Internal);
-    let full = problem("53100");
+    assert_eq!(of_code("42601").code, Code::Internal);
+}
+
+#[test]
+fn a_full_disk_is_named_and_told_for_a_minute() {
+    let full = of_code("53100");
+
     assert_eq!(full.code, Code::QueueUnavailable);
-    let detail = "the disk of Postgres is full; nothing was changed; make room on it";
     assert_eq!(
-        (full.detail.as_str(), full.retry_after_s),
-        (detail, Some(1))
+        full.detail,
+        "the disk of Postgres is full; nothing was changed; make room on it"
     );
+    assert_eq!(full.retry_after_s, Some(1));
+    // So long do the metric and the alert about Postgres tell it.
+    let now = Instant::now();
+    assert!(is_disk_full(now) && !is_disk_full(now + Duration::from_secs(61)));
 }
 
 #[test]

@@ -24,6 +24,7 @@ use crate::api::throttles::measured::Measured;
 use crate::api::throttles::pace::RateWindow;
 use crate::api::throttles::view;
 use crate::governor::GovernorView;
+use crate::jobs::postgres::is_disk_full;
 use crate::jobs::{Depth, Failing, Queue};
 use crate::postgres::Replica;
 use crate::service::FailureLog;
@@ -327,7 +328,7 @@ async fn count_at_leisure(deps: &Deps, counts: &ArcSwap<Counts>) {
                     failing,
                     workers,
                     is_paused,
-                    is_lost: is_read_only,
+                    is_lost: is_read_only || is_disk_full(Instant::now()),
                 }));
                 is_lost = false;
             }

@@ -1,7 +1,8 @@
 //! Conversion of Postgres errors into errors of the queue.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio::time::timeout;
 
 use crate::jobs::{Backlog, Error, check};
@@ -18,6 +19,19 @@ pub const DISK_FULL: &str = "the disk of Postgres is full";
 
 /// The remedy for it.
 pub const DISK_FULL_REMEDY: &str = "make room on it";
+
+/// The time for which a full disk is remembered. A server whose disk is full answers, also to the
+/// writes for which its files have room, so only what fails tells.
+const FULL_FOR: Duration = Duration::from_secs(60);
+
+/// The last time at which the server had no room for what this process wrote.
+static FULL_AT: Mutex<Option<Instant>> = Mutex::new(None);
+
+/// Returns true if the server had no room for what this process wrote within the last minute.
+pub fn is_disk_full(now: Instant) -> bool {
+    let full_at = *FULL_AT.lock();
+    full_at.is_some_and(|at| now.duration_since(at) < FULL_FOR)
+}
 
 impl From<sqlx::Error> for Error {
     fn from(error: sqlx::Error) -> Self {
@@ -45,10 +59,13 @@ impl From<sqlx::Error> for Error {
                         "{READ_ONLY}; {READ_ONLY_REMEDY} ({})",
                         from_server.message()
                     )),
-                    "53100" => Error::Lost(format!(
-                        "{DISK_FULL}; {DISK_FULL_REMEDY} ({})",
-                        from_server.message()
-                    )),
+                    "53100" => {
+                        *FULL_AT.lock() = Some(Instant::now());
+                        Error::Lost(format!(
+                            "{DISK_FULL}; {DISK_FULL_REMEDY} ({})",
+                            from_server.message()
+                        ))
+                    }
                     "53400" => queue_full(from_server.as_ref())
                         .or_else(|| capped(from_server.as_ref()))
                         .or_else(|| full(from_server.as_ref()))
