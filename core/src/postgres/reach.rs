@@ -46,7 +46,7 @@ pub async fn reach(
         let left = patience
             .saturating_sub(begun.elapsed())
             .max(Duration::from_secs(1));
-        let why = match tokio::time::timeout(left, PgConnection::connect_with(&options)).await {
+        let why = match tokio::time::timeout(left, connect(&options)).await {
             Ok(Ok(connection)) => {
                 let _ = tokio::time::timeout(Duration::from_secs(1), connection.close()).await;
                 return Ok(());
@@ -74,6 +74,13 @@ pub async fn reach(
         }
         tokio::time::sleep(REACH_RETRY_DELAY).await;
     }
+}
+
+/// Opens a connection that answers: a pooler accepts clients while its server is away.
+async fn connect(options: &PgConnectOptions) -> Result<PgConnection, sqlx::Error> {
+    let mut connection = PgConnection::connect_with(options).await?;
+    sqlx::raw_sql("select 1").execute(&mut connection).await?;
+    Ok(connection)
 }
 
 fn judge(error: &sqlx::Error, options: &PgConnectOptions) -> UnusablePostgres {
@@ -119,6 +126,11 @@ fn judge(error: &sqlx::Error, options: &PgConnectOptions) -> UnusablePostgres {
                         answer.message()
                     ))
                 }
+                // A pooler that has no connection to its server.
+                code if code.starts_with("08") => UnusablePostgres::NotYet(format!(
+                    "{place} reaches no server: {}",
+                    answer.message()
+                )),
                 _ => UnusablePostgres::Never(format!(
                     "{place} refuses role {role:?}: {}",
                     answer.message()

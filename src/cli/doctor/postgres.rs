@@ -109,7 +109,12 @@ pub(super) async fn reach(check: &'static str, variable: &str, url: &str) -> Res
     };
     // A pooler refuses startup parameters that it does not know.
     let options = options.extra_float_digits(None);
-    let connecting = PgConnection::connect_with(&options);
+    let connecting = async {
+        let mut connection = PgConnection::connect_with(&options).await?;
+        // A pooler accepts clients while its server is away.
+        sqlx::raw_sql("select 1").execute(&mut connection).await?;
+        Ok::<_, sqlx::Error>(connection)
+    };
     let error = match tokio::time::timeout(PATIENCE, connecting).await {
         Ok(Ok(connection)) => {
             let _ = tokio::time::timeout(Duration::from_secs(1), connection.close()).await;
@@ -150,6 +155,10 @@ pub(super) async fn reach(check: &'static str, variable: &str, url: &str) -> Res
         (_, code) if code.starts_with("53") => fail(
             "it has no connection left, for all or for this role",
             "raise max_connections or the role's connection limit, or lower FLYBALL_DATABASE_CONNECTIONS of the processes",
+        ),
+        (_, code) if code.starts_with("08") => fail(
+            "the pooler of {url} reaches no server",
+            "start the server behind it, or correct the pooler's settings",
         ),
         (_, code) if code.starts_with("57P") => fail(
             "it is starting or stopping",

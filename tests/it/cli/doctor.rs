@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::shell::{Said, Shell, shell};
-use crate::support::pgbouncer::PgBouncer;
+use crate::support::pgbouncer::{PgBouncer, without_server};
 use crate::support::proxy::Proxy;
 use crate::support::redis_server::Server;
 use crate::support::{PROGRAM, connect_redis};
@@ -121,6 +121,10 @@ async fn a_postgres_that_cannot_be_used_is_named_without_its_address_and_passwor
     let pooler = PgBouncer::start(usual.database.url()).await;
     let hidden = shell().await.with("DATABASE_URL", &pooler.url);
     fails(&hidden, "postgres", "a pooler in transaction mode");
+
+    let alone = shell().await;
+    let alone = alone.with("DATABASE_URL", &without_server(false).await);
+    fails(&alone, "postgres", "reaches no server");
 
     let told = hidden.with("DATABASE_POOLER", "transaction");
     let printed = told.run(&["doctor", "--json"]);

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use flyball::postgres::{Access, Db};
+use flyball::postgres::{Access, Db, UnusablePostgres, reach};
 
+use crate::support::pgbouncer::without_server;
 use crate::support::proxy::{Proxy, Way};
 use crate::support::{database, eventually};
 
@@ -74,4 +75,21 @@ async fn the_server_looks_for_the_client_of_a_statement_that_runs() {
     let shown = sqlx::query_scalar("show client_connection_check_interval");
     let shown: String = shown.fetch_one(&db).await.unwrap();
     assert_eq!(shown, "2s");
+}
+
+#[tokio::test]
+async fn a_pooler_whose_server_is_away_is_waited_for_as_the_server_is() {
+    for is_told_at_login in [true, false] {
+        let url = without_server(is_told_at_login).await;
+
+        let lost = reach(&Access::from(&url), Duration::from_millis(300), true).await;
+
+        let Err(UnusablePostgres::NotYet(why)) = lost else {
+            panic!("{lost:?}");
+        };
+        assert!(
+            why.ends_with("reaches no server: server login has been failing"),
+            "{why}"
+        );
+    }
 }

@@ -16,6 +16,7 @@ use flyball::stack::find;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, Connection};
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::eventually;
 
@@ -146,6 +147,32 @@ impl Drop for PgBouncer {
             eprintln!("--- log of pgbouncer:\n{}", log.get(from..).unwrap_or(&log));
         }
     }
+}
+
+/// Starts a pooler whose server is away, and returns its URL. It tells its clients at their login, or
+/// lets them in and tells their first statement.
+pub async fn without_server(is_told_at_login: bool) -> String {
+    const WELCOME: &[u8] = b"R\0\0\0\x08\0\0\0\0Z\0\0\0\x05I";
+    const REASON: &[u8] = b"SFATAL\0C08P01\0Mserver login has been failing\0\0";
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+        .await
+        .expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let mut refusal = vec![b'E'];
+            refusal.extend((REASON.len() as u32 + 4).to_be_bytes());
+            refusal.extend(REASON);
+            let mut asked = [0; 1024];
+            let _ = client.read(&mut asked).await;
+            if !is_told_at_login {
+                let _ = client.write_all(WELCOME).await;
+                let _ = client.read(&mut asked).await;
+            }
+            let _ = client.write_all(&refusal).await;
+        }
+    });
+    format!("postgres://ann@127.0.0.1:{port}/shop?sslmode=disable")
 }
 
 /// Returns the configuration file.
