@@ -1,17 +1,19 @@
 //! The log of housekeeping: steps that fail, and days that no process empties.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use crate::jobs::postgres::MaintenanceReport;
+use crate::service::FailureLog;
 
 /// The time after which days that no process empties are told, and the time between two tellings.
 const OVERDUE_AFTER: Duration = Duration::from_secs(3600);
 
-/// The faults that rounds of housekeeping have told, so that each is told once.
+/// The faults that rounds of housekeeping have told, so that each is told when it begins and every
+/// few minutes.
 #[derive(Debug, Default)]
 pub(super) struct HousekeepingLog {
-    failing: BTreeSet<&'static str>,
+    failing: BTreeMap<&'static str, FailureLog>,
     overdue: Option<OverdueDays>,
 }
 
@@ -33,27 +35,35 @@ impl HousekeepingLog {
         }
         for one in &done.failed {
             let (step, error) = (one.step, &one.error);
-            if self.failing.contains(step) {
-                tracing::debug!(step, error, "this step of housekeeping still fails");
-            } else {
+            if self.is_told(step, now) {
                 tracing::warn!(
                     step,
                     error,
                     "a step of housekeeping failed; the others go on"
                 );
+            } else {
+                tracing::debug!(step, error, "this step of housekeeping still fails");
             }
         }
-        let failing: BTreeSet<&'static str> = done.failed.iter().map(|one| one.step).collect();
-        for step in self.failing.difference(&failing) {
-            tracing::info!(step, "this step of housekeeping works again");
-        }
-        self.failing = failing;
+        self.failing.retain(|step, failures| {
+            let has_failed = done.failed.iter().any(|one| one.step == *step);
+            let is_over = !has_failed && failures.succeeded(now);
+            if is_over {
+                tracing::info!(step, "this step of housekeeping works again");
+            }
+            !is_over
+        });
         if self.is_overdue(done, now) {
             tracing::warn!(
                 days = done.unpruned_days,
                 "no process has emptied these days past their retention for an hour"
             );
         }
+    }
+
+    /// Returns true if the failure of a step is to be logged as one.
+    fn is_told(&mut self, step: &'static str, now: Instant) -> bool {
+        self.failing.entry(step).or_default().failed(now)
     }
 
     /// Returns true once an hour while days past their retention wait and none is emptied.
@@ -74,6 +84,24 @@ impl HousekeepingLog {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_step_that_keeps_failing_is_told_again_and_ends_with_the_first_success() {
+        let (mut log, began) = (HousekeepingLog::default(), Instant::now());
+        let at = |minutes: u64| began + Duration::from_secs(60 * minutes);
+        assert!(log.is_told("prune", at(0)));
+        assert!(!log.is_told("prune", at(1)) && !log.is_told("prune", at(4)));
+        assert!(log.is_told("thin", at(4)), "another step");
+        assert!(
+            log.is_told("prune", at(5)),
+            "a log of hours must not forget"
+        );
+
+        log.note(&MaintenanceReport::default(), at(6));
+
+        assert!(log.failing.is_empty());
+        assert!(log.is_told("prune", at(7)), "another fault");
+    }
 
     #[test]
     fn days_that_no_process_empties_are_told_once_an_hour() {
