@@ -330,9 +330,9 @@ mod tests {
             [Health::Fail, Health::Warn]
         );
         let out = format!("{well}maxmemory:100\r\nused_memory:156\r\n");
-        let found = &of(&out, false)[0];
-        assert_eq!(found.health, Health::Fail);
-        assert!(found.seen.contains("156 %"), "{}", found.seen);
+        let found = of(&out, false);
+        assert_eq!(found[0].health, Health::Fail);
+        assert!(found[0].seen.contains("156 %"), "{}", found[0].seen);
         let old = format!("{well}redis_version:7.2.4\r\nvalkey_version:8.0.1\r\n");
         assert!(of(&old, false)[0].seen.contains("Valkey 8.0.1"));
     }
