@@ -424,10 +424,10 @@ fn outcome_label(ending: &Ending) -> &'static str {
     match ending {
         Ending::Completed => "completed",
         Ending::Failed { .. } => "failed",
-        Ending::Ambiguous { .. } => "ambiguous",
+        Ending::Ambiguous { delay: Some(_), .. } => "ambiguous",
         Ending::Throttled { .. } => "throttled",
         Ending::Snoozed { .. } => "snoozed",
-        Ending::Dead { .. } => "dead",
+        Ending::Dead { .. } | Ending::Ambiguous { delay: None, .. } => "dead",
         Ending::Cancelled => "cancelled",
         Ending::HandedBack => "handed_back",
     }

@@ -474,7 +474,8 @@ async fn an_ambiguous_end_is_distinguished_from_a_failure_and_ends_the_job_where
             fixture.counted("failed"),
             fixture.counted("dead")
         ),
-        (Some(3), None, None)
+        (Some(1), None, Some(2)),
+        "the alert about dead letters counts those"
     );
     let again = fixture
         .queue
