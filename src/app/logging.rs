@@ -11,8 +11,8 @@ pub fn start_logging(settings: &Settings) -> anyhow::Result<()> {
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter(settings)?)
         .with_writer(std::io::stderr)
-        // A line that cannot be written, because the disk is full or nobody reads, is lost. A report
-        // of that would go to the same standard error, and panic.
+        // A line that cannot be written, because the disk is full or nobody reads, is lost. A
+        // report of that would go to the same standard error, and panic.
         .log_internal_errors(false)
         .with_ansi(std::io::stderr().is_terminal());
     let _ = match settings.log_format {

@@ -149,8 +149,8 @@ impl Drop for PgBouncer {
     }
 }
 
-/// Starts a pooler whose server is away, and returns its URL. It tells its clients at their login, or
-/// lets them in and tells their first statement.
+/// Starts a pooler whose server is away, and returns its URL. It tells its clients at their login,
+/// or lets them in and tells their first statement.
 pub async fn without_server(is_told_at_login: bool) -> String {
     const WELCOME: &[u8] = b"R\0\0\0\x08\0\0\0\0Z\0\0\0\x05I";
     const REASON: &[u8] = b"SFATAL\0C08P01\0Mserver login has been failing\0\0";
