@@ -106,6 +106,12 @@ pub(super) fn postgres(facts: &PostgresFacts, connections: u32) -> Vec<Finding> 
     findings
 }
 
+/// Returns true if the reason for which a server cannot be reached is the name of its host. The
+/// system's resolver has no other mark.
+pub(super) fn is_of_name(reason: &str) -> bool {
+    reason.contains("failed to lookup address")
+}
+
 /// Reads the lines of `INFO`.
 pub(super) fn info(text: &str) -> BTreeMap<String, String> {
     text.lines()

@@ -134,6 +134,10 @@ pub(super) async fn reach(check: &'static str, variable: &str, url: &str) -> Res
         .unwrap_or_default()
         .into_owned();
     Err(match (&error, code.as_str()) {
+        (sqlx::Error::Io(error), _) if judge::is_of_name(&error.to_string()) => fail(
+            "the name of the host in {url} cannot be resolved",
+            "check the name, and the name server of this host",
+        ),
         (sqlx::Error::Io(_), _) => fail(
             "nothing answers where {url} leads",
             "start Postgres, or correct {url}",

@@ -98,6 +98,11 @@ fn lost(error: &Error) -> Finding {
             };
             Finding::fail("redis", format!("it refuses: {meaning}"), todo)
         }
+        None if judge::is_of_name(&error.to_string()) => Finding::fail(
+            "redis",
+            "the name of the host in REDIS_URL cannot be resolved",
+            "check the name, and the name server of this host",
+        ),
         None => Finding::fail(
             "redis",
             "nothing answers where REDIS_URL leads",

@@ -112,6 +112,11 @@ async fn a_postgres_that_cannot_be_used_is_named_without_its_address_and_passwor
         "nothing answers where DATABASE_URL leads",
     );
 
+    // Longer than a name may be, so no name server is asked.
+    let unknown = format!("postgres://ann:s3cret-word@{}/shop", "x".repeat(70));
+    let unknown = shell().await.with("DATABASE_URL", &unknown);
+    fails(&unknown, "postgres", "cannot be resolved");
+
     let usual = shell().await;
     let mut url: url::Url = usual.variables["DATABASE_URL"].parse().unwrap();
     url.set_path("/nowhere");
@@ -166,6 +171,9 @@ async fn a_schema_that_does_not_fit_is_named() {
 async fn a_redis_that_cannot_be_used_or_that_evicts_is_named() {
     let nothing = shell().await.with("REDIS_URL", "redis://127.0.0.1:1");
     fails(&nothing, "redis", "nothing answers where REDIS_URL leads");
+    let unknown = format!("redis://{}", "x".repeat(70));
+    let unknown = shell().await.with("REDIS_URL", &unknown);
+    fails(&unknown, "redis", "cannot be resolved");
 
     let server = Server::start();
     let evicting = shell().await.with("REDIS_URL", &server.url());
