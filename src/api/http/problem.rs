@@ -316,6 +316,13 @@ impl Problem {
                               changed: send it again";
                 Self::new(Code::QueueUnavailable, detail).retry_after(1)
             }
+            error if error.was_cut_off() => {
+                tracing::warn!(%error, "Postgres cut the statement of a request off");
+                let detail = "Postgres ended the statement, because it took longer than \
+                              statement_timeout allows or was cancelled; nothing was changed: send \
+                              it again";
+                Self::new(Code::QueueUnavailable, detail).retry_after(1)
+            }
             jobs::Error::Store(error) => {
                 // Postgres' message may quote the data of a job, so it goes to the log of the
                 // server only.

@@ -54,8 +54,8 @@ fn of_code(code: &'static str) -> Problem {
 }
 
 #[test]
-fn what_an_open_transaction_holds_is_asked_for_again() {
-    for code in ["55P03", "40P01", "40001"] {
+fn what_an_open_transaction_holds_or_a_timeout_ends_is_asked_for_again() {
+    for code in ["55P03", "40P01", "40001", "57014"] {
         let problem = of_code(code);
         assert_eq!(problem.code, Code::QueueUnavailable, "{code}");
         assert_eq!(problem.retry_after_s, Some(1), "{code}");
