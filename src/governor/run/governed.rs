@@ -14,6 +14,7 @@ use crate::governor::explain::view::GovernorView;
 use crate::governor::policy::{Policy, SignalKind};
 use crate::governor::state::ControlState;
 use crate::governor::watchdogs::ActiveFinding;
+use crate::service::FailureLog;
 use crate::signals::FeedbackMeter;
 use crate::throttle::{Knobs, Name, Status};
 
@@ -28,6 +29,8 @@ pub(super) struct GovernedThrottle {
     pub view: Mutex<Option<GovernorView>>,
     /// The errors of the signals' last readings, by signal.
     pub problems: Mutex<BTreeMap<String, String>>,
+    /// The rounds that failed.
+    pub failures: Mutex<FailureLog>,
 }
 
 /// The memory between rounds; everything of lasting value is in the state.
@@ -91,6 +94,7 @@ impl GovernedThrottle {
             runtime: AsyncMutex::new(ThrottleRuntime::default()),
             view: Mutex::default(),
             problems: Mutex::default(),
+            failures: Mutex::default(),
         }
     }
 

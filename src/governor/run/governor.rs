@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use futures_util::future::join_all;
 use parking_lot::Mutex;
@@ -145,13 +146,11 @@ impl Governor {
     ///
     /// Call it every second.
     pub async fn tick(&self, term: u64) -> RoundReport {
-        let one = async |throttle: &GovernedThrottle| {
-            let outcome = tick::tick(&self.parts, throttle, term).await;
-            (throttle.name.clone(), outcome)
-        };
-        let mut report = RoundReport::default();
-        for (name, outcome) in join_all(self.throttles.iter().map(one)).await {
-            report.add(name, outcome, "tick");
+        let one = async |throttle: &GovernedThrottle| tick::tick(&self.parts, throttle, term).await;
+        let outcomes = join_all(self.throttles.iter().map(one)).await;
+        let (mut report, now) = (RoundReport::default(), Instant::now());
+        for (one, outcome) in self.throttles.iter().zip(outcomes) {
+            report.add(&one.name, &one.failures, outcome, "tick", now);
         }
         report
     }
@@ -161,14 +160,14 @@ impl Governor {
     ///
     /// Call it every half second, and sooner after an alarm.
     pub async fn fast(&self, term: u64) -> RoundReport {
-        let one = async |throttle: &GovernedThrottle| {
-            let outcome = fast_path::look(&self.parts, throttle, term).await;
-            (throttle.name.clone(), outcome)
-        };
+        let one =
+            async |throttle: &GovernedThrottle| fast_path::look(&self.parts, throttle, term).await;
         let can_look = |t: &&GovernedThrottle| sources::can_look(&t.policy);
-        let mut report = RoundReport::default();
-        for (name, outcome) in join_all(self.throttles.iter().filter(can_look).map(one)).await {
-            report.add(name, outcome, "fast path");
+        let looked: Vec<&GovernedThrottle> = self.throttles.iter().filter(can_look).collect();
+        let outcomes = join_all(looked.iter().copied().map(one)).await;
+        let (mut report, now) = (RoundReport::default(), Instant::now());
+        for (one, outcome) in looked.into_iter().zip(outcomes) {
+            report.add(&one.name, &one.failures, outcome, "fast path", now);
         }
         report
     }

@@ -1,6 +1,11 @@
 //! The outcome of a round.
 
+use std::time::Instant;
+
+use parking_lot::Mutex;
+
 use super::postgres::Error as JournalError;
+use crate::service::FailureLog;
 use crate::throttle::{self, Name};
 
 /// The result of a round.
@@ -46,10 +51,22 @@ impl RoundReport {
         }
     }
 
-    /// Adds the outcome of one throttle; `work` names the kind of round in the log.
-    pub(super) fn add(&mut self, name: Name, outcome: Result<Self, ReconcileError>, work: &str) {
+    /// Adds the outcome of one throttle; `work` names the kind of round in the log, which tells
+    /// failures when they begin, every few minutes, and when the throttle is decided on again.
+    pub(super) fn add(
+        &mut self,
+        name: &Name,
+        failures: &Mutex<FailureLog>,
+        outcome: Result<Self, ReconcileError>,
+        work: &str,
+        now: Instant,
+    ) {
         match outcome {
             Ok(one) => {
+                // A round in which nothing is due succeeds while the store is away, too.
+                if one.decided > 0 && failures.lock().succeeded(now) {
+                    tracing::info!(throttle.name = %name, "the governor's {work} works again");
+                }
                 self.decided += one.decided;
                 self.written += one.written;
                 self.tripped += one.tripped;
@@ -57,9 +74,38 @@ impl RoundReport {
             }
             Err(error) => {
                 self.fenced |= error.is_fenced();
-                tracing::warn!(throttle.name = %name, %error, "the governor's {work} failed");
-                self.problems.push((name, error.to_string()));
+                if failures.lock().failed(now) {
+                    tracing::warn!(throttle.name = %name, %error, "the governor's {work} failed");
+                } else {
+                    tracing::debug!(throttle.name = %name, %error, "the governor's {work} still fails");
+                }
+                self.problems.push((name.clone(), error.to_string()));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_throttle_that_cannot_be_reached_is_told_once_and_anew_after_a_decision() {
+        let name = Name::new("mail").unwrap();
+        let (failures, began) = (Mutex::default(), Instant::now());
+        let at = |seconds| began + Duration::from_secs(seconds);
+        let mut report = RoundReport::default();
+        let mut add = |outcome, seconds| report.add(&name, &failures, outcome, "tick", at(seconds));
+        let lost = || Err(throttle::Error::Lost("away".to_owned()).into());
+
+        add(lost(), 0);
+        assert!(!failures.lock().failed(at(1)), "it was told");
+        add(Ok(RoundReport::default()), 20);
+        assert!(!failures.lock().failed(at(21)), "nothing was due");
+        add(Ok(RoundReport::decided(0)), 40);
+        assert!(failures.lock().failed(at(41)), "another outage");
+        assert_eq!(report.problems.len(), 1);
     }
 }
