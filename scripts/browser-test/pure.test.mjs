@@ -1,12 +1,13 @@
 // The dashboard's pure modules: `node --test scripts/browser-test/pure.test.mjs`.
 
 import assert from 'node:assert/strict';
-import { test } from 'node:test';
+import { mock, test } from 'node:test';
 
+import { call } from '../../src/api/dashboard/api.js';
 import * as format from '../../src/api/dashboard/format.js';
 import { termNames, termText } from '../../src/api/dashboard/history.js';
 import * as knobs from '../../src/api/dashboard/knobs.js';
-import { contains, keyPath, laneState, walk } from '../../src/api/dashboard/operate.js';
+import { contains, keyPart, keyPath, laneState, walk } from '../../src/api/dashboard/operate.js';
 import { plot, ratio, spread } from '../../src/api/dashboard/plot.js';
 import { deciderOf, spans } from '../../src/api/dashboard/ribbons.js';
 import { replicaNote } from '../../src/api/dashboard/replicanote.js';
@@ -255,6 +256,16 @@ test('a_lane_without_a_key_has_a_path_too', () => {
   assert.equal(keyPath('a/b', ''), '/api/v1/throttles/a%2Fb/keys/-');
   assert.equal(keyPath('t', '--'), '/api/v1/throttles/t/keys/---');
   assert.equal(keyPath('t', 'x/ü'), '/api/v1/throttles/t/keys/x%2F%C3%BC');
+  // `/keys/../resume` would resume the throttle.
+  assert.deepEqual(['.', '..', '..-', '...', '.a-'].map((key) => keyPart(key)), ['.-', '..-', '..--', '...', '.a-']);
+});
+
+test('a_name_of_dots_sends_no_request', async () => {
+  const fetched = mock.method(globalThis, 'fetch', async () => new Response('{}', { headers: { 'content-type': 'application/json' } }));
+  for (const path of ['/api/v1/crons/../pause', '/api/v1/throttles/..', '/api/v1/throttles/./why?limit=1', '/api/v1/crons/%2E./run']) await assert.rejects(call('POST', path), /cannot be part of an address/, path);
+  assert.equal(fetched.mock.callCount(), 0);
+  assert.deepEqual(await call('GET', '/api/v1/crons/.../x?a=/../b'), {});
+  mock.restoreAll();
 });
 
 test('a_pause_is_told_with_its_end_and_its_reason', () => {
@@ -265,6 +276,8 @@ test('a_pause_is_told_with_its_end_and_its_reason', () => {
 test('what_a_person_types_as_an_error_stands_for_itself', () => {
   assert.equal(contains('502'), '%502%');
   assert.equal(contains('100% of a_b\\c'), '%100\\% of a\\_b\\\\c%');
+  // The API takes five percent signs.
+  assert.equal(contains('1% 2% 3% 4%'), '%1\\% 2\\% 3\\% 4_%');
 });
 
 test('a_walk_goes_on_until_everything_was_seen', async () => {

@@ -27,8 +27,20 @@ export const session = { isDenied: false, changed: (/** @type {boolean} */ _isDe
 /** The longest wait for an answer, in milliseconds. */
 const TIMEOUT_MS = 10_000;
 
+/**
+ * Refuses a path that a browser would shorten: a part of dots alone, such as a name that somebody chose,
+ * makes it the path of another resource.
+ * @param {string} path
+ */
+function checkPath(path) {
+  const parts = path.split('?')[0].split('/');
+  const dots = parts.find((part) => /^(\.|%2e){1,2}$/i.test(part));
+  if (dots !== undefined) throw new ApiError(400, { detail: `The name "${decodeURIComponent(dots)}" cannot be part of an address: use the command flyball. Nothing was changed.` });
+}
+
 /** Sends a request, and learns from its answer. @param {string} path @param {RequestInit} init */
 async function send(path, init) {
+  checkPath(path);
   let response;
   try {
     response = await fetch(path, { credentials: 'same-origin', ...init });

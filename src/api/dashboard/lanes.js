@@ -7,7 +7,7 @@ import { h, keyed, setText, show } from './dom.js';
 import { ago, count, duration, number, unixSeconds } from './format.js';
 import { pauseKey } from './keypause.js';
 import { parseNumber } from './knobs.js';
-import { keyPath, laneState, walk } from './operate.js';
+import { keyPart, keyPath, laneState, walk } from './operate.js';
 import { unique } from './pages.js';
 import { jobsAddress } from './views.js';
 
@@ -74,7 +74,7 @@ export class Lanes {
     try {
       const key = this.find.value;
       const path = `${throttlePath(this.name)}/lanes?limit=${PAGE}${this.order === 'key' ? '&order=key' : ''}`;
-      let page = await get(key === '' ? path : `${throttlePath(this.name)}/lanes?key=${encodeURIComponent(key)}`);
+      let page = await get(key === '' ? path : `${throttlePath(this.name)}/lanes?key=${keyPart(key)}`);
       const rows = [...page.lanes];
       for (let n = 1; n < this.pages && page.next; n += 1) {
         page = await get(page.next);

@@ -8,12 +8,17 @@ import { clock, duration, number, unixSeconds } from './format.js';
 const STEPS_MAX = 10_000;
 
 /**
- * Returns the path of one lane. A path cannot hold an empty part, so the lane of jobs without a key
- * is a lone minus, and a key of minuses only has one more.
- * @param {string} throttle @param {string} key
+ * Returns a key as a part of a path. A path cannot hold an empty part, or one of one or two dots, so these
+ * have a minus behind them, and the same with minuses behind it has one more.
+ * @param {string} key
  */
+export function keyPart(key) {
+  return /^\.{0,2}-*$/.test(key) ? `${key}-` : encodeURIComponent(key);
+}
+
+/** Returns the path of one lane. @param {string} throttle @param {string} key */
 export function keyPath(throttle, key) {
-  return `${throttlePath(throttle)}/keys/${/^-*$/.test(key) ? `${key}-` : encodeURIComponent(key)}`;
+  return `${throttlePath(throttle)}/keys/${keyPart(key)}`;
 }
 
 /**
@@ -55,7 +60,15 @@ export async function walk(step, told) {
   return jobs;
 }
 
-/** Returns the pattern of errors that contain a text; `%` and `_` in it match themselves. @param {string} text */
+/** The percent signs of a pattern that the API takes, besides those at its ends. */
+const PERCENTS_MAX = 3;
+
+/**
+ * Returns the pattern of errors that contain a text; `%` and `_` in it match themselves, but any
+ * character stands for further percent signs.
+ * @param {string} text
+ */
 export function contains(text) {
-  return `%${text.replace(/[\\%_]/g, (c) => `\\${c}`)}%`;
+  let free = PERCENTS_MAX;
+  return `%${text.replace(/[\\_]/g, (c) => `\\${c}`).replaceAll('%', () => ((free -= 1) >= 0 ? '\\%' : '_'))}%`;
 }

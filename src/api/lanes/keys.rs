@@ -70,7 +70,7 @@ pub struct KeyResumed {
 /// Pauses a key. In a throttle that limits a tenant, a token of the tenant pauses no key that
 /// operators have paused.
 #[utoipa::path(post, path = "/api/v1/throttles/{name}/keys/{key}/pause", operation_id = "pause_key", tag = "throttles",
-    params(("name" = String, Path, description = "The throttle."), ("key" = String, Path, description = "The key, percent-encoded; `-` stands for jobs without a key, and a key of only minuses gets one more.")),
+    params(("name" = String, Path, description = "The throttle."), ("key" = String, Path, description = "The key, percent-encoded; `-` stands for jobs without a key, and a key of only minuses, or of one or two dots and minuses, gets one more.")),
     request_body = KeyPause,
     responses((status = 200, body = KeyPaused)))]
 pub async fn pause(
@@ -145,7 +145,7 @@ pub async fn pause(
 /// Ends the pause of a key. In a throttle that limits a tenant, a token of the tenant resumes only
 /// what one of its tenant's tokens has paused.
 #[utoipa::path(post, path = "/api/v1/throttles/{name}/keys/{key}/resume", operation_id = "resume_key", tag = "throttles",
-    params(("name" = String, Path, description = "The throttle."), ("key" = String, Path, description = "The key, percent-encoded; `-` stands for jobs without a key, and a key of only minuses gets one more.")),
+    params(("name" = String, Path, description = "The throttle."), ("key" = String, Path, description = "The key, percent-encoded; `-` stands for jobs without a key, and a key of only minuses, or of one or two dots and minuses, gets one more.")),
     request_body = Reason,
     responses((status = 200, body = KeyResumed)))]
 pub async fn resume(
@@ -240,10 +240,11 @@ pub fn key_of(part: String) -> Result<String, Problem> {
     Ok(key)
 }
 
-/// Decodes the key of a path. A path cannot hold an empty part, so the empty key is written as a
-/// single minus, and a key that consists of minuses only is written with one more.
+/// Decodes the key of a path. A path cannot hold an empty part, and clients remove one of one or two
+/// dots, so these keys are written with a minus behind them, and the same keys with minuses behind
+/// them with one more.
 pub fn key_of_part(mut part: String) -> String {
-    if !part.is_empty() && part.bytes().all(|byte| byte == b'-') {
+    if part.ends_with('-') && matches!(part.trim_end_matches('-'), "" | "." | "..") {
         part.pop();
     }
     part
@@ -259,6 +260,10 @@ mod tests {
             ("-", ""),
             ("--", "-"),
             ("---", "--"),
+            (".-", "."),
+            ("..-", ".."),
+            ("..--", "..-"),
+            ("...-", "...-"),
             ("a", "a"),
             ("-a", "-a"),
             ("a-", "a-"),

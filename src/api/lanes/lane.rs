@@ -69,7 +69,7 @@ pub struct LaneWeight {
 
 /// Shows one lane.
 #[utoipa::path(get, path = "/api/v1/throttles/{name}/keys/{key}", operation_id = "show_lane", tag = "lanes",
-    params(("name" = String, Path, description = "The throttle."), ("key" = String, Path, description = "The key, percent-encoded; `-` stands for jobs without a key, and a key of only minuses gets one more.")),
+    params(("name" = String, Path, description = "The throttle."), ("key" = String, Path, description = "The key, percent-encoded; `-` stands for jobs without a key, and a key of only minuses, or of one or two dots and minuses, gets one more.")),
     responses((status = 200, body = LaneDetail)))]
 pub async fn show(
     State(state): State<Arc<ThrottlesState>>,
@@ -81,7 +81,7 @@ pub async fn show(
 
 /// Sets the weight of a lane.
 #[utoipa::path(patch, path = "/api/v1/throttles/{name}/keys/{key}", operation_id = "edit_lane", tag = "lanes",
-    params(("name" = String, Path, description = "The throttle."), ("key" = String, Path, description = "The key, percent-encoded; `-` stands for jobs without a key, and a key of only minuses gets one more.")),
+    params(("name" = String, Path, description = "The throttle."), ("key" = String, Path, description = "The key, percent-encoded; `-` stands for jobs without a key, and a key of only minuses, or of one or two dots and minuses, gets one more.")),
     request_body = LaneWeight,
     responses((status = 200, body = LaneDetail)))]
 pub async fn weigh(
@@ -129,7 +129,7 @@ pub async fn weigh(
 #[utoipa::path(delete, path = "/api/v1/throttles/{name}/keys/{key}/jobs", operation_id = "purge_lane", tag = "lanes",
     params(
         ("name" = String, Path, description = "The throttle."),
-        ("key" = String, Path, description = "The key, percent-encoded; `-` stands for jobs without a key, and a key of only minuses gets one more."),
+        ("key" = String, Path, description = "The key, percent-encoded; `-` stands for jobs without a key, and a key of only minuses, or of one or two dots and minuses, gets one more."),
         ("limit" = Option<i64>, Query, description = "The maximum number of jobs in this request, 1 to 10,000; 1000 if absent."),
         ("dry_run" = Option<bool>, Query, description = "`true` changes nothing and only counts the jobs, up to 10,000."),
         ("start" = Option<String>, Query, description = "The cursor: `next` of the previous response."),

@@ -104,7 +104,7 @@ pub struct LaneHold {
     params(
         ("name" = String, Path, description = "Its name."),
         ("order" = Option<String>, Query, description = "`depth`: deepest first, only lanes with ready jobs; `key`: by key. `depth` if absent."),
-        ("key" = Option<String>, Query, description = "Only the lane of this key, as in a path: `-` or an empty value is the lane of jobs without a key, and a key of only minuses gets one more."),
+        ("key" = Option<String>, Query, description = "Only the lane of this key, as in a path: `-` or an empty value is the lane of jobs without a key, and a key of only minuses, or of one or two dots and minuses, gets one more."),
         ("limit" = Option<i64>, Query, description = "The maximum number of entries, 1 to 1000; 100 if absent."),
         ("after" = Option<String>, Query, description = "The cursor: the value of `next`.")),
     responses((status = 200, body = Lanes, headers(("Link" = String, description = "The next page, rel=\"next\".")))))]

@@ -266,7 +266,7 @@ fn parameter_of(operation: &str, place: &str, name: &str) -> Option<Value> {
         ("open_connection", _, "refuse") => one_of(&connect::REFUSALS),
         ("replan_recipient", "path", "id") => text(1..=GATE_FIELD_BYTES),
         (_, "path", "id") => whole(1..=i64::MAX),
-        // The document omits that a key of minuses only is written with one more.
+        // The document omits the minus behind a key of minuses or dots.
         (_, "path", "key") => text(1..=KEY_BYTES_MAX),
         (
             "show_schedule" | "set_schedule" | "delete_schedule" | "run_schedule"
