@@ -5,7 +5,7 @@ import { readdirSync, readFileSync } from 'node:fs';
 import { test } from 'node:test';
 
 import { auditOf } from '../../src/api/dashboard/audit.js';
-import { groupByError, patternOf, shapeOf } from '../../src/api/dashboard/errorgroups.js';
+import { alsoChanged, groupByError, isLike, patternOf, shapeOf } from '../../src/api/dashboard/errorgroups.js';
 import { awayText, phaseOf, storeText } from '../../src/api/dashboard/header.js';
 import { allows, bulkChanges, filterText, jobQuery, jobsPath } from '../../src/api/dashboard/jobwords.js';
 import { FIELDS, GROUPS, knobSummary, readEdits, valuesOf } from '../../src/api/dashboard/knobs.js';
@@ -46,6 +46,8 @@ test('the_filter_of_jobs_is_read_from_the_address_and_makes_one_request', () => 
   assert.equal(jobsPath(read('error=50%25&args=$.a == 1'), 5, NOW), '/api/v1/jobs?limit=5&error_like=%2550%5C%25%25&args_path=%24.a+%3D%3D+1');
   assert.equal(jobsPath(read('args={"a":1}&trace=0af7&unique_key=k&group=7'), 5, NOW), '/api/v1/jobs?limit=5&group=7&trace=0af7&unique_key=k&args=%7B%22a%22%3A1%7D');
   assert.equal(jobsPath(read('state=ready&throttle=a&since=1h'), 50, NOW), `/api/v1/jobs?limit=50&state=ready&throttle=a&created_after=${encodeURIComponent(iso(NOW - 3600))}`);
+  // A key with blanks is another one, and the link of its lane leads to it.
+  assert.equal(jobQuery(placeOf(jobsAddress({ key: ' a\nb ' })).query).key, ' a\nb ');
   assert.equal(filterText(read('state=dead&throttle=a&error=502')), 'dead, of throttle a, with "502" in the error');
 });
 
@@ -71,9 +73,10 @@ test('errors_that_differ_in_numbers_make_one_group_whose_pattern_the_api_takes',
   assert.deepEqual(across.map(({ jobs, throttles }) => [jobs, ...throttles]), [[2, 'a', 'b']]);
   assert.equal(groups[0].pattern, 'order % not found%');
   assert.equal(groups.find(({ text }) => text === '').pattern, null);
-  assert.equal(patternOf('50% of a_b\\c'), '50_ of a\\_b\\\\c%');
+  assert.equal(patternOf('50% of a_b\\c'), '50\\% of a\\_b\\\\c%');
+  assert.equal(patternOf('100%'), '100\\%%');
   assert.equal(patternOf('  two blanks'), '%two blanks%');
-  const hard = ['1111 2222 3333 4444 5555 6666 7777 x', 'x'.repeat(900), 'ü'.repeat(300), '%%%%%%%%', '\\'.repeat(400), 'job 6918abcdef12 of 7d444840-9dc0-11d1-b245-5ffdce74fad2 took 1.25 s', '12345678'];
+  const hard = ['1111 2222 3333 4444 5555 6666 7777 x', 'x'.repeat(900), 'ü'.repeat(300), '%%%%%%%%', '\\'.repeat(400), 'job 6918abcdef12 of 7d444840-9dc0-11d1-b245-5ffdce74fad2 took 1.25 s', '1234% of 5678%', `${'x'.repeat(239)}😀`];
   for (const error of hard) {
     const pattern = patternOf(error);
     assert.ok((pattern.match(/%/g) ?? []).length <= 5 && new TextEncoder().encode(pattern).length <= 500 && pattern.endsWith('%'), pattern);
@@ -81,8 +84,15 @@ test('errors_that_differ_in_numbers_make_one_group_whose_pattern_the_api_takes',
     assert.equal(/(\\*)%$/.exec(pattern)[1].length % 2, 0, pattern);
     const like = pattern.replace(/\\(.)|([.*+?^${}()|[\]])|(%)|(_)/g, (_, literal, special, many, one) => (literal ? (literal === '\\' ? '\\\\' : literal) : special ? `\\${special}` : many ? '[^]*' : one ? '[^]' : ''));
     assert.match(error, new RegExp(`^${like}$`), pattern);
+    assert.ok(isLike(pattern, error) && pattern.isWellFormed(), pattern);
   }
   assert.equal(shapeOf('POST https://x/in answered 502'), 'POST https://x/in answered 502');
+  // A pattern of wildcards alone would discard the dead letters of every error.
+  for (const error of ['12345678', '…', '1234 … 5678'.replaceAll(' ', '')]) assert.equal(patternOf(error), null, error);
+  const rows = groupByError([failed(1, '%'), failed(2, 'line one'), failed(3, 'line one hundred'), failed(4, 'line one', { throttle: 'b' }), failed(5, 'x.y')]);
+  const others = (text) => alsoChanged(rows.find((one) => one.text === text && one.throttle === 'a'), rows);
+  assert.deepEqual(['%', 'line one', 'line one hundred', 'x.y'].map(others), [0, 1, 0, 0]);
+  assert.ok(!isLike('x.y%', 'xzy') && isLike('a_c%', 'abcd') && !isLike('a\\_c%', 'abc') && !isLike('%', null));
 });
 
 test('a_throttle_that_fails_does_not_flow', () => {

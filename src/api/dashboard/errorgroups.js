@@ -11,21 +11,27 @@ const WILDCARDS_MAX = 5;
 const PATTERN_BYTES_MAX = 500;
 const SHOWN_CHARS = 240;
 
+/** Returns the beginning of a text without half a character at its end. @param {string} text @param {number} chars */
+export function beginning(text, chars) {
+  return text.slice(0, chars).replace(/[\uD800-\uDBFF]$/, '');
+}
+
 /**
  * @typedef {{ throttle: string, kind: string, error: string | null, at: number, id: number }} Failed
  * @typedef {{ key: string, throttle: string, kind: string, throttles: Set<string>, text: string, pattern: string | null, jobs: number, newest: Failed }} Group
- *   `pattern` is null for jobs without an error, which no pattern matches; `throttle` is the only one, or the first of `throttles`
+ *   `pattern` is null for jobs without an error, or with one of volatile parts only; `throttle` is the only one, or the first of `throttles`
  */
 
 /** Returns the first line of an error without its volatile parts. @param {string | null} error */
 export function shapeOf(error) {
   const shape = (error ?? '').trim().split('\n')[0].replace(VOLATILE, '…');
-  return shape.length > SHOWN_CHARS ? `${shape.slice(0, SHOWN_CHARS)}…` : shape;
+  return shape.length > SHOWN_CHARS ? `${beginning(shape, SHOWN_CHARS)}…` : shape;
 }
 
 /**
  * Returns the pattern for `error_like` that matches all errors of the same shape, or more if the
- * shape has many volatile parts; null without an error.
+ * shape has many volatile parts; null without an error, and for one of volatile parts only, whose
+ * pattern would match any error.
  * @param {string | null} error
  */
 export function patternOf(error) {
@@ -34,14 +40,38 @@ export function patternOf(error) {
   const isTrimmed = (error ?? '') !== (error ?? '').trimStart();
   // Each part but the last is followed by a wildcard, and so is the end.
   const parts = `${isTrimmed ? '…' : ''}${shape}`.split(/…+/).slice(0, WILDCARDS_MAX);
+  // The API counts an escaped percent sign as a wildcard too, so any character stands for the last ones.
+  let free = WILDCARDS_MAX - parts.length;
   let pattern = '';
   for (const part of parts) {
-    // The API counts an escaped percent sign as a wildcard too, so any character stands for it.
-    const text = part.replace(/[\\_]/g, (c) => `\\${c}`).replaceAll('%', '_');
+    // An empty part at the end has its wildcard already.
+    if (part === '' && pattern !== '') continue;
+    const text = part.replace(/[\\_]/g, (c) => `\\${c}`).replaceAll('%', () => ((free -= 1) >= 0 ? '\\%' : '_'));
     if (bytes(pattern) + bytes(text) >= PATTERN_BYTES_MAX) break;
     pattern += `${text}%`;
   }
-  return pattern.replace(/%+$/, '%') || '%';
+  return /^[%_]*$/.test(pattern) ? null : pattern;
+}
+
+/** Returns true if a pattern of `error_like` matches an error. @param {string} pattern @param {string | null} error */
+export function isLike(pattern, error) {
+  const source = pattern.replace(/\\(.)|[^]/gu, (one, escaped) => {
+    if (escaped === undefined && one === '%') return '[^]*';
+    if (escaped === undefined && one === '_') return '[^]';
+    return (escaped ?? one).replace(/[.*+?^${}()|[\]\\/]/, '\\$&');
+  });
+  return error !== null && new RegExp(`^${source}$`, 'u').test(error);
+}
+
+/**
+ * Returns the number of jobs of other groups that a change of a group changes as well, because its
+ * pattern matches their errors.
+ * @param {Group} group @param {Group[]} groups
+ */
+export function alsoChanged({ key, throttle, kind, pattern }, groups) {
+  if (pattern === null) return 0;
+  const others = groups.filter((one) => one.key !== key && one.throttle === throttle && one.kind === kind && isLike(pattern, one.newest.error));
+  return others.reduce((jobs, one) => jobs + one.jobs, 0);
 }
 
 /** @param {string} text */

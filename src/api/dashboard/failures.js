@@ -5,7 +5,7 @@ import { get } from './api.js';
 import { serverNow } from './clock.js';
 import { h, keyed, setAttr, setText, show } from './dom.js';
 import { ago, count, unixSeconds } from './format.js';
-import { groupByError } from './errorgroups.js';
+import { alsoChanged, beginning, groupByError } from './errorgroups.js';
 import { changeAll } from './jobbulk.js';
 import { cell, showRows } from './lists.js';
 import { noting } from './notes.js';
@@ -117,7 +117,9 @@ export class Failures {
     let said;
     try {
       const body = { throttle: group.throttle, kind: group.kind, error_like: group.pattern };
-      said = await changeAll({ verb, path: `/api/v1/dead/${verb}`, body }, { what: 'dead letters', text: `of throttle ${group.throttle} and kind ${group.kind} with the error "${group.text}"`, told });
+      const others = alsoChanged(group, this.groups);
+      const more = others > 0 ? `, and ${count(others)} of other rows, whose errors its pattern matches as well` : '';
+      said = await changeAll({ verb, path: `/api/v1/dead/${verb}`, body }, { what: 'dead letters', text: `of throttle ${group.throttle} and kind ${group.kind} with the error "${group.text}"${more}`, told });
     } catch (error) {
       said = /** @type {any} */ (error).message;
     } finally {
@@ -141,6 +143,6 @@ function errorText({ text }) {
 
 /** Returns the address of the dead jobs of a group, by the longest part of its error. @param {Group} group */
 function listAddress({ throttle, kind, text }) {
-  const part = text.split('…').sort((a, b) => b.length - a.length)[0].trim().slice(0, SEARCHED_CHARS);
+  const part = beginning(text.split('…').sort((a, b) => b.length - a.length)[0].trim(), SEARCHED_CHARS);
   return jobsAddress({ state: 'dead', throttle, kind, error: part });
 }

@@ -29,6 +29,8 @@ export class JobList {
   constructor(place) {
     this.place = place;
     this.query = jobQuery(new URLSearchParams());
+    /** The texts of the filter as the form got them: a field drops line breaks. @type {Record<string, string>} */
+    this.shown = {};
     /** @type {any[]} */
     this.jobs = [];
     /** @type {string | null} */
@@ -65,8 +67,12 @@ export class JobList {
     });
   }
 
+  /** Returns the filter of the form; what nobody typed is as it was, blanks included. */
   typed() {
-    const value = (/** @type {string} */ name) => this.place.form.elements.namedItem(name).value.trim();
+    const value = (/** @type {string} */ name) => {
+      const { value: text } = this.place.form.elements.namedItem(name);
+      return text === this.shown[name] ? /** @type {any} */ (this.query)[name] : text.trim();
+    };
     return Object.fromEntries(FILTERS.filter((name) => name !== 'state').map((name) => [name, value(name)]));
   }
 
@@ -74,7 +80,11 @@ export class JobList {
   open(query) {
     const before = JSON.stringify(this.query);
     this.query = jobQuery(query);
-    for (const name of FILTERS.filter((one) => one !== 'state')) this.place.form.elements.namedItem(name).value = /** @type {any} */ (this.query)[name];
+    for (const name of FILTERS.filter((one) => one !== 'state')) {
+      const field = this.place.form.elements.namedItem(name);
+      field.value = /** @type {any} */ (this.query)[name];
+      this.shown[name] = field.value;
+    }
     // A folded filter that is in force would be a riddle.
     if (RARE.some((name) => /** @type {any} */ (this.query)[name])) this.place.form.querySelector('details').open = true;
     this.drawTabs();
@@ -154,7 +164,8 @@ export class JobList {
     show(more, Boolean(this.next));
     this.bulk.keep(this.jobs);
     all.checked = this.jobs.length > 0 && this.bulk.selected.size === this.jobs.length;
-    keyed(body, this.jobs, (job) => String(job.id), (job) => this.row(job), (row, job) => {
+    // An update may move a job to another lane, which is in its row.
+    keyed(body, this.jobs, (job) => JSON.stringify([job.id, job.throttle, job.key]), (job) => this.row(job), (row, job) => {
       const { parts } = row;
       parts.box.checked = this.bulk.selected.has(job.id);
       setText(parts.state, job.state);

@@ -19,15 +19,17 @@ export const FILTERS = ['state', 'kind', 'throttle', 'key', 'group', 'since', 'e
  */
 
 /**
- * Reads the filter of an address; what is unknown is left out.
+ * Reads the filter of an address; what is unknown is left out. A key may begin with a blank, and is not
+ * that of another customer without it.
  * @param {URLSearchParams} query
  * @returns {JobQuery}
  */
 export function jobQuery(query) {
-  const value = (/** @type {string} */ name) => (query.get(name) ?? '').trim();
+  const exact = (/** @type {string} */ name) => query.get(name) ?? '';
+  const value = (/** @type {string} */ name) => exact(name).trim();
   const state = STATES.some(({ name }) => name === value('state')) ? value('state') : '';
   const since = value('since') in SPANS ? value('since') : '';
-  return { state, kind: value('kind'), throttle: value('throttle'), key: value('key'), group: value('group'), since, error: value('error'), trace: value('trace'), unique_key: value('unique_key'), args: value('args'), tag: value('tag') };
+  return { state, kind: value('kind'), throttle: value('throttle'), key: exact('key'), group: value('group'), since, error: value('error'), trace: value('trace'), unique_key: exact('unique_key'), args: value('args'), tag: exact('tag') };
 }
 
 /**
