@@ -155,6 +155,62 @@ export async function faultChecks({ page, url, mock, provoked, check, shot, answ
     return faults;
   });
 
+  await steered('while Postgres does not answer, that and the age of the counts are told, and each list says so', async () => {
+    provoked.push(/status of (401|429|503)/);
+    const faults = [];
+    const gone = [503, 'queue unavailable', [], 'Postgres did not answer within 4 s'];
+    await live();
+    await page.evaluate(`location.hash = '#failures'`);
+    mock.steer({ refuse: { '/api/v1/pause': gone, '/api/v1/failures': gone } });
+    await page.until('the notice', `${shown('queue-lost')} && /^Postgres does not answer\\. .*neither accepted nor started.*The counts of jobs are .* old.*within 4 s\\.$/.test(${text('queue-lost')})`, SLOW_MS);
+    await page.until('the words in the header', `${text('phase-text')} === 'live, without Postgres' && document.title.startsWith('Postgres lost')`, SLOW_MS);
+    await page.until('the same in the list', `${text('dead-said')} === 'Postgres did not answer within 4 s'`, SLOW_MS);
+    await shot(page, 'queue-lost', false);
+    faults.push(...await page.evaluate(contrast), ...await page.evaluate(overflow));
+    mock.steer({ refuse: {} });
+    await page.until('Postgres again', `!${shown('queue-lost')} && ${text('phase-text')} === 'live' && ${text('dead-said')} === ''`, SLOW_MS);
+    return faults;
+  });
+
+  await steered('a list that gets no answer says so although the stream is live, and is not asked for again meanwhile', async () => {
+    provoked.push(/net::ERR_/);
+    const faults = [];
+    await live();
+    await page.send('Network.setBlockedURLs', { urls: ['*/api/v1/crons*'] });
+    await page.evaluate(`location.hash = '#schedules'`);
+    await page.until('the words', `${text('crons-note')} === 'the server does not answer'`);
+    await page.send('Network.setBlockedURLs', { urls: [] });
+    await page.until('no words', `${text('crons-note')} === ''`, SLOW_MS);
+    mock.steer({ slow: 9_000 });
+    await live();
+    const reads = () => mock.requests.filter((r) => r === 'GET /api/v1/pause').length;
+    const before = reads();
+    await new Promise((resolve) => setTimeout(resolve, 8_000)); // Real time: the pause is asked for every 3 s.
+    if (reads() > before + 1) faults.push(`the pause was asked for ${reads() - before} times while nobody answered`);
+    mock.steer({ slow: 0 });
+    return faults;
+  });
+
+  await steered('a refusal for too many requests says nothing of the session, and a change without an answer is in doubt', async () => {
+    await live();
+    const said = await page.evaluate(`import('/assets/api.js').then(async ({ call, session }) => {
+      const [was, changed] = [window.fetch, session.changed];
+      const told = [];
+      session.changed = (isDenied) => told.push(isDenied);
+      for (const status of [401, 429, 401, 429]) {
+        window.fetch = async () => new Response('{}', { status });
+        await call('GET', '/api/v1/crons').catch(() => {});
+      }
+      window.fetch = async () => { throw new TypeError('Failed to fetch'); };
+      const words = [];
+      for (const method of ['GET', 'POST']) await call(method, '/api/v1/crons').catch((error) => words.push(error.message));
+      Object.assign(session, { isDenied: false, changed });
+      window.fetch = was;
+      return [told, ...words];
+    })`);
+    return JSON.stringify(said[0]) === '[true]' && said[1] === 'the server does not answer' && /may have been made/.test(said[2]) ? [] : [JSON.stringify(said)];
+  });
+
   await steered('who may only read gets no buttons while Redis is lost', async () => {
     mock.steer({ reader: true });
     await live();

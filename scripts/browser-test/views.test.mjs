@@ -6,7 +6,7 @@ import { test } from 'node:test';
 
 import { auditOf } from '../../src/api/dashboard/audit.js';
 import { alsoChanged, groupByError, isLike, patternOf, shapeOf } from '../../src/api/dashboard/errorgroups.js';
-import { awayText, phaseOf, storeText } from '../../src/api/dashboard/header.js';
+import { awayText, phaseOf, queueText, storeText } from '../../src/api/dashboard/header.js';
 import { allows, bulkChanges, filterText, jobQuery, jobsPath } from '../../src/api/dashboard/jobwords.js';
 import { FIELDS, GROUPS, knobSummary, readEdits, valuesOf } from '../../src/api/dashboard/knobs.js';
 import { unique } from '../../src/api/dashboard/pages.js';
@@ -260,10 +260,14 @@ test('throttles_of_an_unknown_state_are_trouble_while_the_store_is_lost', () => 
 
 test('what_is_refused_is_told_with_its_reason_and_what_is_lost_with_its_age', () => {
   const state = stateOf({ a: {} });
-  const server = (more) => ({ unreachable: false, refused: { stream: '', throttles: '', ...more } });
+  const server = (more) => ({ unreachable: false, refused: { stream: '', throttles: '', queue: '', ...more } });
   state.phase = 'live';
   assert.deepEqual([awayText(state, server(), NOW), phaseOf(state, server(), NOW).text], [null, 'live']);
   assert.equal(awayText(state, server({ stream: 'an old reason' }), NOW), null, 'a stream that is there is not refused');
+  const hung = server({ queue: 'Postgres did not answer within 4 s' });
+  state.depthAge = 130;
+  assert.match(queueText(state, hung), /neither accepted nor started.* counts of jobs are 2 min old.* says: Postgres did not answer within 4 s\.$/);
+  assert.deepEqual([phaseOf(state, hung, NOW).text, queueText(state, server())], ['live, without Postgres', null]);
   state.phase = 'lost';
   assert.equal(awayText(state, server(), NOW + 5), null, 'a few seconds are no news');
   assert.match(awayText(state, server(), NOW + 9), /^The server does not answer\. The data is from /);

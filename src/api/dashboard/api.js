@@ -24,8 +24,13 @@ export function refusalText(error) {
 /** The state of this browser's token by the server's last answer; `changed` is told of a change. */
 export const session = { isDenied: false, changed: (/** @type {boolean} */ _isDenied) => {} };
 
-/** The longest wait for an answer, in milliseconds. */
-const TIMEOUT_MS = 10_000;
+/**
+ * The longest wait for an answer, in milliseconds. The server says within 15 s that Postgres does not
+ * answer.
+ */
+const TIMEOUT_MS = 20_000;
+/** The words for a change without an answer. */
+const IN_DOUBT = 'The server does not answer, and the change may have been made all the same: look before you repeat it.';
 
 /**
  * Refuses a path that a browser would shorten: a part of dots alone, such as a name that somebody chose,
@@ -38,6 +43,11 @@ function checkPath(path) {
   if (dots !== undefined) throw new ApiError(400, { detail: `The name "${decodeURIComponent(dots)}" cannot be part of an address: use the command flyball. Nothing was changed.` });
 }
 
+/** Returns the error of a request without an answer. @param {RequestInit} init */
+function noAnswer({ method = 'GET' }) {
+  return new ApiError(0, method === 'GET' ? null : { detail: IN_DOUBT });
+}
+
 /** Sends a request, and learns from its answer. @param {string} path @param {RequestInit} init */
 async function send(path, init) {
   checkPath(path);
@@ -45,9 +55,11 @@ async function send(path, init) {
   try {
     response = await fetch(path, { credentials: 'same-origin', ...init });
   } catch {
-    throw new ApiError(0, null);
+    throw noAnswer(init);
   }
   guessTime(response.headers.get('date'));
+  // Too many requests are refused before anybody looks at their token.
+  if (response.status === 429) return response;
   const isDenied = response.status === 401;
   if (isDenied !== session.isDenied) {
     session.isDenied = isDenied;
@@ -91,7 +103,7 @@ export async function call(method, path, { body, seq } = {}) {
   const answer = await response.json().catch(() => undefined);
   if (!response.ok) throw new ApiError(response.status, answer ?? null);
   // The body is incomplete: the page is being left, or the server disconnected.
-  if (answer === undefined) throw new ApiError(0, null);
+  if (answer === undefined) throw noAnswer({ method });
   return answer;
 }
 

@@ -83,7 +83,7 @@ let showAll = false;
 /** The last time at which each throttle was in trouble, in unix seconds. @type {Map<string, number>} */
 const troubledAt = new Map();
 /** What the last requests said about the server. @type {import('./header.js').Server} */
-const server = { unreachable: false, refused: { stream: '', throttles: '' } };
+const server = { unreachable: false, refused: { stream: '', throttles: '', queue: '' } };
 let place = placeOf(location.hash);
 let { view } = place;
 /** What failed last for each note, to be asked again. @type {Map<HTMLElement, () => Promise<void>>} */
@@ -96,7 +96,7 @@ let askSoon = 0;
 /** The place of the link of the visible view, in pixels. */
 let linkLeft = -1;
 
-const header = new Header({ phase: $('phase'), phaseText: $('phase-text'), signedOut: $('signed-out'), away: $('away'), awayText: $('away-text'), storeLost: $('store-lost'), storeText: $('store-lost-text'), behind: $('behind'), enqueue: $('enqueue-job'), aloud: $('phase-aloud') });
+const header = new Header({ phase: $('phase'), phaseText: $('phase-text'), signedOut: $('signed-out'), away: $('away'), awayText: $('away-text'), storeLost: $('store-lost'), storeText: $('store-lost-text'), queueLost: $('queue-lost'), queueText: $('queue-lost-text'), behind: $('behind'), enqueue: $('enqueue-job'), aloud: $('phase-aloud') });
 const running = new RunningJobs({ body: $('running'), empty: $('running-empty'), more: $('running-more'), note: $('running-note') });
 const jobList = new JobList({
   tabs: $('jobs-tabs'), timed: $('jobs-timed'), form: $('jobs-filter'), note: $('jobs-note'), body: $('jobs-body'), empty: $('jobs-empty'), more: $('jobs-more'), bar: $('jobs-bar'), all: $('jobs-all'), lookup: $('lookup'), lookupNote: $('lookup-note'),
@@ -113,7 +113,7 @@ const totals = new Totals({ workers: $('workers'), workersWord: $('workers-word'
 const quietRows = new ThrottleRows($('quiet-rows'), $('quiet-empty'));
 const throttleRows = new ThrottleRows($('throttle-rows'), $('throttle-empty'));
 const unserved = new Unserved({ notice: $('unserved'), title: $('unserved-title'), list: $('unserved-list'), more: $('unserved-more'), aloud: $('aloud') }, () => schedule());
-const pauseAll = new PauseAll({ button: $('pause-all'), notice: $('all-paused'), text: $('all-paused-text') }, (answer) => take({ type: 'leave', data: answer }));
+const pauseAll = new PauseAll({ button: $('pause-all'), notice: $('all-paused'), text: $('all-paused-text') }, { answered: (answer) => take({ type: 'leave', data: answer }), lost: (why) => { server.refused.queue = why; schedule(); } });
 
 const channels = new Channels({ section: $('channels'), body: $('channels-body'), empty: $('channels-empty'), note: $('channels-note') });
 const notifications = new Notifications({
@@ -460,7 +460,8 @@ async function ask(question, note) {
     const { status, message } = /** @type {any} */ (error);
     if (status === undefined) throw error;
     if (note) failedQuestions.set(note, question);
-    if (status !== 0 && status !== 401 && note) noteFailure(note, message);
+    // While there is no live data, the header says that there is no answer.
+    if (note && status !== 401 && (status !== 0 || state.phase === 'live')) noteFailure(note, message);
     server.unreachable = status === 0;
     schedule();
   }
@@ -493,12 +494,16 @@ async function askLists() {
 }
 
 /**
- * Repeats a request while the page is visible and signed in.
+ * Repeats a request while the page is visible and signed in, but not before the last one is answered: a
+ * browser has few connections, and a change needs one.
  * @param {() => Promise<void>} question @param {number} each_ms
  */
 function poll(question, each_ms) {
+  let isAsking = false;
   setInterval(() => {
-    if (!document.hidden && state.phase !== 'unauthorized') question();
+    if (isAsking || document.hidden || state.phase === 'unauthorized') return;
+    isAsking = true;
+    question().finally(() => { isAsking = false; });
   }, each_ms);
 }
 
@@ -561,8 +566,7 @@ function start() {
   poll(askThrottles, POLL_THROTTLES_MS);
   poll(async () => { if (view === 'overview') await ask(() => running.refresh(), $('running-note')); }, POLL_JOBS_MS);
   poll(async () => { if (view === 'jobs' && jobList.pages === 1) await ask(() => jobList.refresh(), $('jobs-note')); }, POLL_JOBS_MS);
-  poll(async () => { if (view === 'jobs') await ask(() => groups.refresh(), $('groups-note')); }, POLL_SLOW_MS);
-  poll(async () => { if (view === 'jobs') await ask(() => refreshPart(workerList), $('workers-note')); }, POLL_SLOW_MS);
+  poll(async () => { if (view === 'jobs') await Promise.all([ask(() => groups.refresh(), $('groups-note')), ask(() => refreshPart(workerList), $('workers-note'))]); }, POLL_SLOW_MS);
   poll(async () => { if (view === 'job') await ask(() => jobPage.refresh(), $('job-note')); }, POLL_JOBS_MS);
   poll(() => ask(() => refreshPart(pauseAll)), POLL_PAUSE_MS);
   poll(async () => { if (view === 'failures') await ask(() => failures.refresh(), $('dead-said')); }, POLL_SLOW_MS);
@@ -573,9 +577,8 @@ function start() {
   poll(async () => { if (view === 'pools') await ask(() => refreshPart(pools)); }, POLL_POOLS_MS);
   poll(async () => { if (view === 'pools') await ask(() => notifications.refresh()); }, POLL_JOBS_MS);
   poll(async () => { if (view !== 'tenants') await ask(() => tenants.refresh()); }, POLL_SLOW_MS);
-  poll(async () => { if (view === 'tenants') await ask(() => tenants.refresh()); }, POLL_TENANTS_MS);
   poll(async () => { if (view === 'tenants') await ask(() => batches.refresh()); }, POLL_JOBS_MS);
-  poll(async () => { if (view === 'tenants') await ask(() => channels.refresh()); }, POLL_TENANTS_MS);
+  poll(async () => { if (view === 'tenants') await Promise.all([tenants, channels].map((part) => ask(() => part.refresh()))); }, POLL_TENANTS_MS);
   poll(async () => { if (view !== 'recipients') await ask(() => recipients.refresh()); }, POLL_SLOW_MS);
   poll(async () => { if (view === 'recipients') await ask(() => recipients.refresh()); }, POLL_TENANTS_MS);
   setInterval(() => { if (!document.hidden && view === 'tenants') schedule(); }, 1_000); // Countdowns go on between answers.

@@ -2,7 +2,7 @@
 // what works all the same.
 
 import { setAttr, setText, show } from './dom.js';
-import { ago, clock } from './format.js';
+import { ago, clock, duration } from './format.js';
 import { replicaNote } from './replicanote.js';
 import { facts, isStoreLost, mayChange, mayEnqueue } from './state.js';
 
@@ -11,8 +11,8 @@ const AWAY_S = 8;
 
 /**
  * @typedef {import('./state.js').State} State
- * @typedef {{ unreachable: boolean, refused: { stream: string, throttles: string } }} Server
- *   what the last requests said: that there was no answer, and why the stream and the list of throttles are refused, each empty if it is not
+ * @typedef {{ unreachable: boolean, refused: { stream: string, throttles: string, queue: string } }} Server
+ *   what the last requests said: that there was no answer, and why the stream, the list of throttles and what Postgres stores are refused, each empty if it is not
  */
 
 /** Returns the age of the last tick in seconds, or null before the first. @param {State} state @param {number} now unix seconds */
@@ -28,7 +28,8 @@ function ageOf({ lastTick }, now) {
 export function phaseOf(state, { refused }, now) {
   const age = ageOf(state, now);
   const phase = state.phase === 'live' && age === null ? 'connecting' : state.phase;
-  if (phase === 'live' && isStoreLost(state)) return { phase: 'impaired', text: 'live, without Redis' };
+  const without = [isStoreLost(state) && 'Redis', refused.queue && 'Postgres'].filter(Boolean).join(' and ');
+  if (phase === 'live' && without) return { phase: 'impaired', text: `live, without ${without}` };
   const lost = refused.stream ? 'no live data' : 'reconnecting';
   const words = { connecting: 'connecting', live: 'live', lost: age === null ? lost : `${lost}, last data ${ago(age)}`, unauthorized: 'signed out' };
   return { phase, text: words[phase] };
@@ -66,9 +67,19 @@ export function storeText(state) {
     + `Postgres keeps the queue: jobs are accepted and wait, and jobs, failures, schedules and the pause of everything work.${state.storeRefusal ? ` The server says: ${sentence(state.storeRefusal)}` : ''}`;
 }
 
+/**
+ * Says what it means that Postgres does not answer, or null while it does.
+ * @param {State} state @param {Server} server
+ */
+export function queueText({ phase, depthAge }, { refused }) {
+  if (!refused.queue || phase === 'unauthorized') return null;
+  const counts = depthAge === null ? '' : ` The counts of jobs are ${duration(depthAge)} old, and lists no newer.`;
+  return `Until it does, jobs are neither accepted nor started, and running ones continue.${counts} The server says: ${sentence(refused.queue)}`;
+}
+
 export class Header {
   /**
-   * @param {{ phase: HTMLElement, phaseText: HTMLElement, signedOut: HTMLElement, away: HTMLElement, awayText: HTMLElement, storeLost: HTMLElement, storeText: HTMLElement, behind: HTMLElement, enqueue: HTMLElement, aloud: HTMLElement }} place
+   * @param {{ phase: HTMLElement, phaseText: HTMLElement, signedOut: HTMLElement, away: HTMLElement, awayText: HTMLElement, storeLost: HTMLElement, storeText: HTMLElement, queueLost: HTMLElement, queueText: HTMLElement, behind: HTMLElement, enqueue: HTMLElement, aloud: HTMLElement }} place
    */
   constructor(place) {
     this.place = place;
@@ -83,11 +94,12 @@ export class Header {
     setText(place.phaseText, text);
     setAttr(place.phase, 'data-phase', phase);
     const isOpen = [...state.throttles.values()].some((t) => facts(t).breaker === 'open');
-    document.title = isStoreLost(state) ? 'Redis lost · Flyball' : isOpen ? 'Breaker open · Flyball' : 'Flyball';
+    document.title = isStoreLost(state) ? 'Redis lost · Flyball' : server.refused.queue ? 'Postgres lost · Flyball' : isOpen ? 'Breaker open · Flyball' : 'Flyball';
     show(place.signedOut, state.phase === 'unauthorized');
     for (const [notice, line, said] of /** @type {[HTMLElement, HTMLElement, string | null][]} */ ([
       [place.away, place.awayText, awayText(state, server, now)],
       [place.storeLost, place.storeText, storeText(state)],
+      [place.queueLost, place.queueText, queueText(state, server)],
       [place.behind, place.behind, replicaNote(state.replica)],
     ])) {
       if (notice === place.behind && said !== null && notice.hidden) setText(place.aloud, said);

@@ -8,12 +8,15 @@ import { clock } from './format.js';
 import { recall } from './settings.js';
 
 export class PauseAll {
-  /** @param {{ button: any, notice: HTMLElement, text: HTMLElement }} place @param {(answer: any) => void} answered */
-  constructor({ button, notice, text }, answered) {
+  /**
+   * @param {{ button: any, notice: HTMLElement, text: HTMLElement }} place
+   * @param {{ answered: (answer: any) => void, lost: (why: string) => void }} on `lost` gets why Postgres does not answer, empty if it does
+   */
+  constructor({ button, notice, text }, on) {
     this.button = button;
     this.notice = notice;
     this.text = text;
-    this.answered = answered;
+    this.on = on;
     /** @type {any} */
     this.paused = null;
     /** Why everything could not be resumed, until it is tried again. */
@@ -26,8 +29,12 @@ export class PauseAll {
    * all.
    */
   async refresh() {
-    const answer = await get('/api/v1/pause');
-    this.answered(answer);
+    const answer = await get('/api/v1/pause').catch((error) => {
+      if (error.status > 0) this.on.lost(error.problem?.code === 'queue_unavailable' ? refusalText(error) : '');
+      throw error;
+    });
+    this.on.lost('');
+    this.on.answered(answer);
     this.draw(answer.paused);
   }
 
