@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::{Path, State};
 use axum::{Extension, Json};
+use jiff::Timestamp;
 
 use super::accounts::{MessageAccounts, waits_at_pool};
 use crate::admission::WaitingMessage;
@@ -17,7 +18,7 @@ use crate::api::notifications::accepted::until;
 use crate::api::waiting::{WaitReason, first_line};
 use crate::jobs::{JobDetail, Kinds, Queue, State as JobState, Summary};
 use crate::notify::DeliveryState;
-use crate::recipient::explain::MessageExplanation;
+use crate::recipient::explain::{GateFinding, MessageExplanation};
 use crate::recipient::service::Gates;
 use crate::throttle::{Name, Store};
 
@@ -78,9 +79,16 @@ pub async fn tell_wait(
     let job = &detail.summary;
     let waiting = match job.state {
         JobState::Ready => why_job_waits(stores, detail, sees_all).await,
-        // An attempt found no account and comes again.
-        JobState::Scheduled | JobState::Retryable if sees_all && waits_at_pool(explained) => {
-            without_account(stores.1, job).await
+        JobState::Scheduled | JobState::Retryable => {
+            // An attempt found no account and comes again.
+            let without = match sees_all && waits_at_pool(explained) {
+                true => without_account(stores.1, job).await,
+                false => None,
+            };
+            without.or_else(|| {
+                let last = detail.attempts.last()?;
+                for_next_attempt(explained, &last.outcome, job.due_at?)
+            })
         }
         _ => None,
     };
@@ -100,8 +108,35 @@ async fn without_account(throttles: &dyn Store, job: &Summary) -> Option<WaitRea
     })
 }
 
+/// Returns the wait of a message for its next attempt, after one with this outcome that did not end
+/// it; `None` if a gate holds it.
+fn for_next_attempt(
+    explained: &mut MessageExplanation,
+    outcome: &str,
+    due: Timestamp,
+) -> Option<WaitReason> {
+    if !has_passed(explained) {
+        return None;
+    }
+    explained.planned_at = Some(due);
+    let why = match outcome {
+        "snoozed" => "its recipient, or the accounts of its pool, cannot take it now",
+        _ => "its last attempt did not succeed",
+    };
+    Some(WaitReason {
+        reason: format!("{why}, and the next attempt is due at {due:.0}"),
+        until: Some(due),
+    })
+}
+
+/// Returns true if no gate holds a message.
+fn has_passed(explained: &MessageExplanation) -> bool {
+    let mut findings = explained.gates.iter().map(|step| step.finding);
+    waits_at_pool(explained) || findings.all(|finding| finding == GateFinding::Passed)
+}
+
 fn add_wait(explained: &mut MessageExplanation, waiting: &WaitReason) {
-    if waits_at_pool(explained) {
+    if has_passed(explained) {
         explained.sentence = format!(
             "message {} has passed its gates and waits: {}",
             explained.id, waiting.reason
@@ -125,17 +160,11 @@ pub fn tell_admission(explained: &mut MessageExplanation, waiting: &WaitingMessa
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recipient::explain::{GateFinding, unplanned};
+    use crate::recipient::explain::{GateStep, unplanned};
     use crate::recipient::gate::MessageGate;
 
-    fn told(at_pool: bool) -> String {
-        let mut gates = unplanned();
-        for step in &mut gates {
-            if at_pool && step.gate == MessageGate::Pool.as_str() {
-                step.finding = GateFinding::Waits;
-            }
-        }
-        let mut explained = MessageExplanation {
+    fn explained(gates: Vec<GateStep>) -> MessageExplanation {
+        MessageExplanation {
             id: 7,
             tenant: String::new(),
             state: "queued".to_owned(),
@@ -145,7 +174,17 @@ mod tests {
             planned_at: None,
             digest: None,
             forecast: None,
-        };
+        }
+    }
+
+    fn told(at_pool: bool) -> String {
+        let mut gates = unplanned();
+        for step in &mut gates {
+            if at_pool && step.gate == MessageGate::Pool.as_str() {
+                step.finding = GateFinding::Waits;
+            }
+        }
+        let mut explained = explained(gates);
         let waiting = WaitReason {
             reason: "throttle sms is stopped: no account is available".to_owned(),
             until: None,
@@ -162,5 +201,27 @@ mod tests {
              available"
         );
         assert!(told(false).starts_with("message 7 is planned next; its job waits: throttle sms"));
+    }
+
+    #[test]
+    fn a_message_whose_recipient_rests_says_when_it_is_tried_again() {
+        let due: Timestamp = "2026-11-20T09:00:07.25Z".parse().unwrap();
+        let mut gates = unplanned();
+        for step in &mut gates {
+            step.finding = GateFinding::Passed;
+        }
+        let mut passed = explained(gates);
+        let waiting = for_next_attempt(&mut passed, "snoozed", due).unwrap();
+        add_wait(&mut passed, &waiting);
+        assert_eq!(
+            passed.sentence,
+            "message 7 has passed its gates and waits: its recipient, or the accounts of its pool, \
+             cannot take it now, and the next attempt is due at 2026-11-20T09:00:07Z"
+        );
+        assert_eq!(passed.planned_at, Some(due));
+
+        let mut held = explained(unplanned());
+        assert!(for_next_attempt(&mut held, "snoozed", due).is_none());
+        assert!(held.planned_at.is_none());
     }
 }
