@@ -1,12 +1,12 @@
 // Drives the dashboard in headless Chromium and reports its faults.
 //
 //   node scripts/browser-test/run.mjs [--url http://127.0.0.1:8080 [--token TOKEN]] [--shots DIR] [--throttle NAME]
-//     [--pools] [--recipients] [--operator] [--faults] [--night] [--tenants [--batch ID]]
+//     [--pools] [--recipients] [--operator] [--faults] [--hostile] [--night] [--tenants [--batch ID]]
 //
 // Without --url it starts the mock and also plays events that cannot be requested from a real
 // server: a breaker that opens, a rival edit, a server that vanishes. With --url one knob (max) is
 // raised by one and restored, signed "browser-test".
-// --pools, --recipients, --operator (jobs, failures and what an operator does), --faults and --night (what stands still) check only that, on the mock; --tenants only the page of tenants, on either. With
+// --pools, --recipients, --operator (jobs, failures and what an operator does), --faults, --hostile (texts of strangers; also with --faults) and --night (what stands still) check only that, on the mock; --tenants only the page of tenants, on either. With
 // --url it reads, and with --batch presses each button on that batch, which ends cancelled.
 // Exit code 0: no faults; 1: faults, listed at the end; 69: no Chromium or no server.
 
@@ -16,6 +16,7 @@ import path from 'node:path';
 import { check, failures } from './checks.mjs';
 import { Chromium, findChromium } from './chromium.mjs';
 import { faultChecks } from './faults.mjs';
+import { hostileChecks } from './hostile.mjs';
 import { OVERFLOW, POOR_CONTRAST, namelessControls } from './looks.mjs';
 import { startMock } from './mock.mjs';
 import { nightChecks } from './night.mjs';
@@ -130,8 +131,9 @@ async function checks(browser, url, mock) {
     return;
   }
 
-  if (mock && process.argv.includes('--faults')) {
-    await faultChecks({ page, url, mock, provoked, check, shot, answer: answerOn(page), contrast: POOR_CONTRAST, overflow: OVERFLOW });
+  if (mock && process.argv.some((one) => one === '--faults' || one === '--hostile')) {
+    if (process.argv.includes('--faults')) await faultChecks({ page, url, mock, provoked, check, shot, answer: answerOn(page), contrast: POOR_CONTRAST, overflow: OVERFLOW });
+    await hostileChecks({ page, url, mock, provoked, check, shot, answer: answerOn(page), overflow: OVERFLOW });
     await check('no errors in the console', () => [...new Set(page.errors)].filter((e) => !provoked.some((p) => p.test(e))).map((e) => e.slice(0, 220)));
     return;
   }
@@ -530,6 +532,8 @@ async function mockChecks(page, mock, url) {
   await faultChecks({ page, url, mock, provoked, check, shot, answer, contrast: POOR_CONTRAST, overflow: OVERFLOW });
 
   await nightChecks({ page, url, mock, provoked, check, shot, answer, contrast: POOR_CONTRAST, overflow: OVERFLOW, namelessControls });
+
+  await hostileChecks({ page, url, mock, provoked, check, shot, answer, overflow: OVERFLOW });
 
   await unservedChecks({ page, url, mock, check, shot, contrast: POOR_CONTRAST, overflow: OVERFLOW });
 

@@ -99,7 +99,7 @@ export class Crons {
     let note;
     try {
       note = await work();
-      await this.refresh();
+      await this.refresh().catch(() => {}); // The change was made, and the list says why it is old.
     } catch (error) {
       note = /** @type {any} */ (error).message;
     }

@@ -200,7 +200,7 @@ export class JobList {
     const button = h('button', { type: 'button', class: 'link change', 'aria-label': `Pause key ${key} of ${throttle}` }, 'pause …');
     button.addEventListener('click', async () => {
       try {
-        const said = await pauseKey(throttle, key);
+        const said = await pauseKey(throttle, key, () => setText(this.place.note, ''));
         if (said !== null) setText(this.place.note, `${key} of ${throttle}: ${said}`);
       } catch (error) {
         setText(this.place.note, /** @type {any} */ (error).message);

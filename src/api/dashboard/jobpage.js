@@ -169,7 +169,10 @@ export class JobPage {
 
   /** @param {any} job */
   pause(job) {
-    return this.act(() => pauseKey(job.throttle, job.key, () => this.refresh(true).catch(() => {})));
+    return this.act(() => pauseKey(job.throttle, job.key, () => {
+      setText(this.place.note, '');
+      this.refresh(true).catch(() => {});
+    }));
   }
 
   /** @param {() => Promise<string | null>} work returns what to say */

@@ -7,6 +7,7 @@ import { h, keyed, setText, show } from './dom.js';
 import { ago, count, duration, number, unixSeconds } from './format.js';
 import { pauseKey } from './keypause.js';
 import { parseNumber } from './knobs.js';
+import { clearFailure, noteFailure } from './notes.js';
 import { keyPart, keyPath, laneState, walk } from './operate.js';
 import { unique } from './pages.js';
 import { jobsAddress } from './views.js';
@@ -26,7 +27,8 @@ export class Lanes {
     this.order = 'depth';
     this.pages = 1;
     this.timer = 0;
-    this.busy = false;
+    /** The count of requests, so that a late answer to an older question is dropped. */
+    this.asked = 0;
     const id = `lanes-${encodeURIComponent(name)}`;
     this.summary = h('span', { class: 'knob-values' }, 'one for each key: depth, age, weight, pause, learned rate');
     this.body = h('tbody', null);
@@ -63,14 +65,17 @@ export class Lanes {
     clearInterval(this.timer);
     if (!this.element.open) return;
     this.refresh();
+    let isAsking = false;
     this.timer = window.setInterval(() => {
-      if (!document.hidden) this.refresh();
+      if (document.hidden || isAsking) return;
+      isAsking = true;
+      this.refresh().finally(() => { isAsking = false; });
     }, REFRESH_MS);
   }
 
   async refresh() {
-    if (this.busy) return;
-    this.busy = true;
+    this.asked += 1;
+    const asked = this.asked;
     try {
       const key = this.find.value;
       const path = `${throttlePath(this.name)}/lanes?limit=${PAGE}${this.order === 'key' ? '&order=key' : ''}`;
@@ -80,14 +85,14 @@ export class Lanes {
         page = await get(page.next);
         rows.push(...page.lanes);
       }
+      if (asked !== this.asked) return;
       this.rows = unique(rows, (lane) => lane.key);
       this.next = page.next;
       this.at = unixSeconds(page.at);
-      setText(this.note, '');
+      clearFailure(this.note);
     } catch (error) {
-      setText(this.note, /** @type {any} */ (error).message);
-    } finally {
-      this.busy = false;
+      if (asked !== this.asked) return;
+      noteFailure(this.note, /** @type {any} */ (error).message);
     }
     this.draw();
   }
@@ -157,7 +162,7 @@ export class Lanes {
       await this.free(lane);
       return;
     }
-    await this.act(() => pauseKey(this.name, lane.key, () => this.refresh()));
+    await this.act(() => pauseKey(this.name, lane.key, () => { setText(this.note, ''); this.refresh(); }));
   }
 
   /** @param {any} lane */

@@ -111,7 +111,7 @@ export class Notifications {
 
   /** @param {any} message */
   messageRow(message) {
-    const parts = { state: h('span', { class: 'badge' }), tries: h('button', { type: 'button', class: 'link num' }), account: h('span', null), reason: h('span', null), heard: h('span', { class: 'sub num' }),
+    const parts = { state: h('span', { class: 'badge' }), tries: h('button', { type: 'button', class: 'link num' }), account: h('span', null), to: h('span', null), about: h('span', { class: 'sub' }), reason: h('span', null), heard: h('span', { class: 'sub num' }),
       cancel: h('button', { type: 'button', 'aria-label': `Cancel message ${message.id}`, onclick: () => this.cancel(message.id) }, 'Cancel …'),
     };
     parts.tries.addEventListener('click', () => {
@@ -125,7 +125,7 @@ export class Notifications {
       cell('message', h('span', { class: 'num' }, String(message.id)), 'num'),
       cell('at', h('span', { class: 'pair' }, h('span', { class: 'num' }, clock(unixSeconds(message.created_at), serverNow())), parts.heard)),
       cell('state', parts.state),
-      cell('to', h('span', { class: 'pair' }, h('span', null, message.to), h('span', { class: 'sub' }, [message.channel, message.category].filter(Boolean).join(' · '))), 'wrap'),
+      cell('to', h('span', { class: 'pair' }, parts.to, parts.about), 'wrap'),
       cell('account', h('span', { class: 'pair' }, parts.account, h('span', { class: 'sub' }, message.pool)), 'wrap'),
       cell('attempts', parts.tries),
       cell('reason', parts.reason, 'wide'),
@@ -138,6 +138,9 @@ export class Notifications {
     setText(parts.state, deliveryText(message));
     setAttr(parts.state, 'data-tone', message.complained ? 'alarm' : deliveryTone(message.state));
     setText(parts.account, message.account ?? '–');
+    // The address is known once the message was tried.
+    setText(parts.to, message.to);
+    setText(parts.about, [message.channel, message.category].filter(Boolean).join(' · '));
     setText(parts.tries, count(message.attempt_count));
     const isOpen = this.open.has(message.id);
     setAttr(parts.tries, 'aria-expanded', String(isOpen));

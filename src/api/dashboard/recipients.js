@@ -35,6 +35,8 @@ export class Recipients {
     this.askedFor = null;
     /** The ways of its messages that are open; null while one is read. @type {Map<number, any>} */
     this.ways = new Map();
+    /** The count of questions about a recipient. */
+    this.looks = 0;
     this.asked = 0;
     place.form.addEventListener('submit', (/** @type {Event} */ event) => {
       event.preventDefault();
@@ -135,12 +137,18 @@ export class Recipients {
     const typed = Object.fromEntries(FIELDS.map((name) => [name, check.elements.namedItem(name).value.trim()]));
     const { who, ...filter } = typed;
     const isId = check.elements.namedItem('by').value === 'id';
+    this.looks += 1;
+    const look = this.looks;
     try {
       this.ways.clear();
-      this.found = await get(checkPath({ ...filter, [isId ? 'recipient' : 'to']: who }));
+      const found = await get(checkPath({ ...filter, [isId ? 'recipient' : 'to']: who }));
+      // A later question is about another recipient.
+      if (look !== this.looks) return;
+      this.found = found;
       this.askedFor = isId ? { id: who, tenant: typed.tenant } : null;
       setText(foundNote, '');
     } catch (error) {
+      if (look !== this.looks) return;
       this.found = null;
       fill(this.place.found);
       setText(foundNote, /** @type {any} */ (error).message);

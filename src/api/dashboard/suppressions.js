@@ -70,7 +70,7 @@ export class Suppressions {
     const recipient = form.elements.namedItem('recipient').value.trim();
     try {
       setText(note, await this.done(wish, channel, recipient));
-      if (wish !== 'look') await this.refresh();
+      if (wish !== 'look') await this.refresh().catch(() => {}); // The change was made all the same.
     } catch (error) {
       setText(note, /** @type {any} */ (error).message);
     }

@@ -1,0 +1,105 @@
+// The checks of texts that strangers chose, such as keys of any length, and of answers that come late or
+// change what a row shows, on the mock.
+
+/** Checks what must hold whatever a key, a name or the order of answers is. */
+export async function hostileChecks({ page, url, mock, provoked, check, shot, answer, overflow }) {
+  const LONG = 'k'.repeat(500);
+  const live = async (hash = '') => {
+    await page.size(1400, 1000);
+    await page.fresh(`${url}/${hash}`);
+    await page.until('the page', `document.getElementById('phase').dataset.phase === 'live'`, 15_000);
+  };
+  const row = (body, part) => `[...document.querySelectorAll('#${body} > tr')].find((r) => r.textContent.includes(${JSON.stringify(part)}))`;
+  const update = (id, change) => page.evaluate(`fetch('/api/v1/jobs/${id}', { method: 'PATCH', body: ${JSON.stringify(JSON.stringify(change))} }).then((r) => r.ok)`);
+  /** Lets the page see other answers: `change` is the source of a function of the path and the answer. */
+  const patched = (change) => page.evaluate(`{ const real = window.fetch; const change = ${change}; window.fetch = async (path, init) => { const r = await real(path, init); if (!String(path).startsWith('/api/') || !r.ok || r.headers.get('content-type') !== 'application/json') return r; const body = await r.json(); await change(String(path), body); return new Response(JSON.stringify(body), { headers: { 'content-type': 'application/json' } }); }; }`);
+  mock.steer({ phase: 'steady', fail: null, store: '', refuse: {}, reader: false });
+
+  await check('a key of any length leaves the buttons of its job and the offer to undo in sight', async () => {
+    const faults = [];
+    await live();
+    await update(7600002000, { key: LONG });
+    for (const [width, mobile] of [[1400, false], [390, true]]) {
+      await page.fresh(`${url}/#job/7600002000`);
+      await page.size(width, 844, { mobile });
+      await page.until('the job', `document.querySelectorAll('#job-buttons button').length >= 4`);
+      await page.evaluate(`import('/assets/undo.js').then(({ offerUndo }) => offerUndo('${LONG} of webhooks: Paused.', async () => 'gone'))`);
+      await page.until('the offer', `document.querySelector('.undo')?.checkVisibility()`);
+      const high = await page.evaluate(`document.querySelector('.undo').offsetHeight`);
+      if (high > 200) faults.push(`the offer to undo is ${high} px high in ${width}`);
+      await shot(page, `long-key-${width}`, false);
+      faults.push(...await page.evaluate(overflow));
+    }
+    return faults;
+  });
+
+  await check('a job that was moved to another lane is shown in it, and its key is the one that is paused', async () => {
+    await live('#jobs?state=ready');
+    await page.until('the job', row('jobs-body', '7600001999'));
+    await update(7600001999, { key: ' customer-8 ' });
+    const link = `${row('jobs-body', '7600001999')}.querySelector('a.quiet')`;
+    await page.until('its lane', `${link}.textContent === 'webhooks /  customer-8 ' && ${row('jobs-body', '7600001999')}.querySelector('button.link').getAttribute('aria-label') === 'Pause key  customer-8  of webhooks'`);
+    await page.evaluate(`${link}.click()`);
+    // The key without blanks is that of another customer.
+    await page.until('the jobs of this key alone', `[...document.querySelectorAll('#jobs-body > tr')].length === 1 && document.getElementById('jobs-body').textContent.includes('7600001999')`);
+    await page.evaluate(`document.getElementById('jobs-filter').requestSubmit()`);
+    await page.until('the same filter', `new URLSearchParams(location.hash.split('?')[1]).get('key') === ' customer-8 '`);
+  });
+
+  await check('a message shows its address as soon as it is known, and those of the inbox can be listed', async () => {
+    await live('#pools');
+    await page.until('messages', `document.querySelectorAll('#notifications-body > tr').length > 5`);
+    await patched(`(path, body) => { for (const one of body.notifications ?? []) one.to = 'known@example.com'; }`);
+    await page.until('the addresses', `[...document.querySelectorAll('#notifications-body [data-label=to]')].slice(0, 20).every((one) => one.textContent.startsWith('known@'))`, 15_000);
+    const channels = await page.evaluate(`['notifications-filter', 'recipient-check', 'suppression'].map((form) => [...document.getElementById(form).elements.namedItem('channel').options].map((o) => o.value).filter((v) => v && v !== 'any').sort().join())`);
+    return new Set(channels).size === 1 ? [] : [`the channels are ${channels.join(' / ')}`];
+  });
+
+  await check('the answer about a recipient that comes late is not that of the next one', async () => {
+    await live('#recipients');
+    await patched(`async (path, body) => { if (!path.includes('/recipients/check')) return; const isSlow = path.includes('slow'); body.to = isSlow ? 'of-slow' : 'of-quick'; await new Promise((resolve) => setTimeout(resolve, isSlow ? 1200 : 0)); }`);
+    const ask = (who) => page.evaluate(`{ const form = document.getElementById('recipient-check'); form.elements.namedItem('who').value = '${who}'; form.requestSubmit(); }`);
+    await ask('slow');
+    await ask('quick');
+    await page.until('the answer', `/of-quick/.test(document.getElementById('recipient-found').textContent)`);
+    await new Promise((resolve) => setTimeout(resolve, 1_800)); // Real time: the late answer has come.
+    const said = await page.evaluate(`document.getElementById('recipient-found').textContent`);
+    return /of-quick/.test(said) ? [] : ['the late answer took its place'];
+  });
+
+  await check('what was done to a lane stays said, and a search does not wait for the list', async () => {
+    const faults = [];
+    await live('#throttle-webhooks');
+    const lanes = `document.querySelector('#detail .lanes')`;
+    await page.until('the panel', lanes);
+    await page.evaluate(`${lanes}.open = true`);
+    const weight = `[...${lanes}.querySelectorAll('tbody tr')].find((r) => r.firstChild.textContent === 'customer-100')?.querySelector('button.link')`;
+    await page.until('the lanes', weight);
+    await page.evaluate(`${weight}.click()`);
+    await answer({ weight: '3' }, 'Set');
+    const note = `${lanes}.querySelector('.form-note').textContent`;
+    await page.until('what was done', `${note} === 'The weight is 3.'`);
+    await new Promise((resolve) => setTimeout(resolve, 6_500)); // Real time: the list is asked for every 5 s.
+    if (await page.evaluate(note) !== 'The weight is 3.') faults.push('the next look takes back what was said');
+    await patched(`async (path) => { if (/lanes\\?limit/.test(path)) await new Promise((resolve) => setTimeout(resolve, 3000)); }`);
+    await page.evaluate(`${lanes}.querySelector('select').dispatchEvent(new Event('change'))`);
+    await page.evaluate(`{ const find = ${lanes}.querySelector('input'); find.value = 'customer-120'; find.form.requestSubmit(); }`);
+    await page.until('the lane that was searched', `${lanes}.querySelectorAll('tbody tr').length === 1`, 2_000).catch((error) => faults.push(error.message));
+    await new Promise((resolve) => setTimeout(resolve, 3_200)); // Real time: the answer to the older question has come.
+    if (await page.evaluate(`${lanes}.querySelectorAll('tbody tr').length`) !== 1) faults.push('the answer to an older question took its place');
+    return faults;
+  });
+
+  await check('a change that was made is said although the list cannot be read after it', async () => {
+    provoked.push(/status of 503/, /net::ERR_INCOMPLETE_CHUNKED_ENCODING .*\/stream$/);
+    await live('#schedules');
+    const pause = `${row('crons', 'sweep')}?.querySelectorAll('button')[1]`;
+    await page.until('a schedule', pause);
+    await page.evaluate(`localStorage.setItem('flyball.who', 'browser-test')`);
+    mock.steer({ refuse: { '/api/v1/crons': [503, 'no answer', [], 'the queue store did not answer'] } });
+    await page.evaluate(`${pause}.click()`);
+    const said = await page.until('what was done', `/sweep is/.test(document.getElementById('crons-note').textContent) && document.getElementById('crons-note').textContent`);
+    mock.steer({ refuse: {}, phase: 'steady' });
+    return said === 'sweep is paused.' ? [] : [`it says "${said}"`];
+  });
+}
