@@ -102,4 +102,51 @@ export async function hostileChecks({ page, url, mock, provoked, check, shot, an
     mock.steer({ refuse: {}, phase: 'steady' });
     return said === 'sweep is paused.' ? [] : [`it says "${said}"`];
   });
+
+  await check('more errors than rows are said, and who may not read attempts sees the dead letters all the same', async () => {
+    await live('#failures');
+    await page.until('the dead letters', `document.querySelectorAll('#dead > tr').length > 1`);
+    await page.evaluate(`location.hash = '#jobs'`);
+    await patched(`(path, body) => { if (/state=dead/.test(path)) body.jobs.forEach((job, n) => { job.last_error = 'error ' + String.fromCharCode(97 + n % 26, 97 + n / 26); }); }`);
+    await page.evaluate(`location.hash = '#failures'`);
+    await page.until('that rows are missing', `/the 50 most frequent of 70 errors are shown$/.test(document.getElementById('dead-note').textContent) && document.querySelectorAll('#dead > tr').length === 50`);
+    provoked.push(/status of (403|409)/);
+    mock.steer({ refuse: { '/api/v1/failures': [403, 'scope missing', [], 'GET /api/v1/failures needs the scope ops:read'] } });
+    await live('#failures');
+    await page.until('both', `document.querySelectorAll('#dead > tr').length > 1 && /may not read/.test(document.getElementById('errors-empty').textContent)`);
+    mock.steer({ refuse: {} });
+  });
+
+  await check('a pause keeps a half-typed edit, and a conflict is not decided with what was typed before', async () => {
+    const faults = [];
+    await live('#throttle-webhooks');
+    const form = `document.querySelector('#detail form')`;
+    const button = (text) => `[...document.querySelectorAll('#detail button')].find((b) => b.textContent === '${text}' && b.checkVisibility() && !b.disabled)`;
+    const typed = (value) => page.evaluate(`{ const e = ${form}.querySelector('[name=rps]'); e.value = '${value}'; e.dispatchEvent(new Event('input', { bubbles: true })); }`);
+    await page.until('the knobs', `${form}?.querySelector('[name=rps]').value`);
+    await page.evaluate(`localStorage.setItem('flyball.who', 'browser-test')`);
+    await typed('33');
+    await page.evaluate(`${form}.querySelector('[name=why]').value = 'half typed'`);
+    await page.evaluate(`${button('Pause')}.click()`);
+    await answer({}, 'Pause');
+    await page.until('the pause', button('Resume'));
+    await page.evaluate(`${button('Resume')}.click()`);
+    await page.until('no pause', button('Pause'));
+    const kept = await page.evaluate(`[${form}.querySelector('[name=rps]').value, ${form}.querySelector('[name=why]').value].join()`);
+    if (kept !== '33,half typed') faults.push(`the edit is "${kept}"`);
+    mock.steer({ edit: { throttle: 'webhooks', by: 'rival', knobs: { rps: 44 } } });
+    await typed('34');
+    await page.evaluate(`${form}.querySelector('[name=by]').value = 'browser-test', ${form}.requestSubmit()`);
+    await page.until('the conflict', `${form}.querySelector('.conflict').checkVisibility()`);
+    await typed('20');
+    if (await page.evaluate(`${form}.querySelector('.conflict').checkVisibility()`)) faults.push('the old question stays');
+    await page.evaluate(`${form}.requestSubmit()`);
+    await page.until('the question about the new value', `/your value is 20/.test(${form}.querySelector('.conflict').textContent)`);
+    await page.evaluate(`${button('Apply my values')}.click()`);
+    await page.until('the change', `/^Applied rps/.test(${form}.querySelector(':scope > .form-note').textContent)`);
+    const rps = await page.evaluate(`fetch('/api/v1/throttles/webhooks').then((r) => r.json()).then((t) => t.knobs.rps)`);
+    if (rps !== 20) faults.push(`applied was ${rps}`);
+    mock.steer({ phase: 'steady' });
+    return faults;
+  });
 }

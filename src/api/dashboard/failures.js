@@ -1,7 +1,7 @@
 // The failures by error: what dead letters have in common, with a button to requeue those of one
 // error, and the attempts that failed recently.
 
-import { get } from './api.js';
+import { get, getAllowed } from './api.js';
 import { serverNow } from './clock.js';
 import { h, keyed, setAttr, setText, show } from './dom.js';
 import { ago, count, unixSeconds } from './format.js';
@@ -59,17 +59,20 @@ export class Failures {
    */
   async refresh() {
     if (this.busy) return;
-    const [dead, recent] = await Promise.all([this.readDead(), get(`/api/v1/failures?limit=${READ}`)]);
+    const [dead, recent] = await Promise.all([this.readDead(), getAllowed(`/api/v1/failures?limit=${READ}`)]);
     const jobs = dead.jobs.map((/** @type {any} */ job) => ({ throttle: job.throttle, kind: job.kind, error: job.last_error, at: unixSeconds(job.ended_at) ?? unixSeconds(job.created_at) ?? 0, id: job.id }));
-    const failed = recent.failures.map((/** @type {any} */ one) => ({ throttle: one.throttle, kind: one.kind, error: one.error, at: unixSeconds(one.at) ?? 0, id: one.job_id }));
+    const failed = (recent?.failures ?? []).map((/** @type {any} */ one) => ({ throttle: one.throttle, kind: one.kind, error: one.error, at: unixSeconds(one.at) ?? 0, id: one.job_id }));
     this.groups = groupByError(jobs);
     show(this.place.deadMore, Boolean(dead.next));
     const now = serverNow();
-    setText(this.place.deadNote, dead.next ? `of the newest ${count(jobs.length)}; the question before a change counts all` : jobs.length ? `${count(jobs.length)} in all` : '');
+    const all = dead.next ? `of the newest ${count(jobs.length)}; the question before a change counts all` : jobs.length ? `${count(jobs.length)} in all` : '';
+    setText(this.place.deadNote, `${all}${cutText(this.groups)}`);
     this.drawDead(Boolean(dead.next), now);
     const oldest = failed.length ? Math.min(...failed.map((/** @type {any} */ one) => one.at)) : now;
-    setText(this.place.recentNote, failed.length ? `the last ${count(failed.length)}, since ${ago(now - oldest)}` : '');
-    this.drawRecent(groupByError(failed, true), now);
+    const groups = groupByError(failed, true);
+    setText(this.place.recentNote, failed.length ? `the last ${count(failed.length)}, since ${ago(now - oldest)}${cutText(groups)}` : '');
+    this.drawRecent(groups, now);
+    if (!recent) setText(this.place.recentEmpty, 'This token may not read failed attempts.');
   }
 
   /** @param {boolean} more @param {number} now */
@@ -128,6 +131,11 @@ export class Failures {
     await this.refresh().catch(() => {}); // The page says that the server is away.
     if (said !== null) told(said);
   }
+}
+
+/** Says that only the largest groups have a row; empty if all have one. @param {Group[]} groups */
+function cutText(groups) {
+  return groups.length > ROWS ? `; the ${ROWS} most frequent of ${count(groups.length)} errors are shown` : '';
 }
 
 /** Names the throttles of a group, or counts many. @param {Set<string>} throttles */

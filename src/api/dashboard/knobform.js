@@ -119,6 +119,8 @@ export class KnobForm {
     const { input, row, error, newer } = this.fields[name];
     row.classList.toggle('dirty', input.value !== fieldText(fieldOf(name), this.base));
     this.clearError(input, error);
+    // Its button would apply what was typed before.
+    show(this.conflict, false);
     setText(newer, `now ${knobValue(name, valuesOf(this.detail)[name])}`);
     show(newer, row.classList.contains('dirty'));
     if (!NAMES.some((n) => this.fields[n].row.classList.contains('dirty'))) this.base = null;
@@ -179,15 +181,16 @@ export class KnobForm {
   async quick(body, question) {
     if (this.busy || !this.detail) return false;
     const signed = await question();
-    return signed ? this.send({ ...body, ...signed }, valuesOf(this.detail)) : false;
+    return signed ? this.send({ ...body, ...signed }, valuesOf(this.detail), (note) => setText(this.note, note)) : false;
   }
 
   /**
    * @param {Record<string, any>} body
    * @param {Record<string, any>} base values that the person saw
+   * @param {(note: string) => void} [applied] is called at the end of a change that is not of the form, whose edit goes on
    * @returns {Promise<boolean>} true if it was applied
    */
-  async send(body, base) {
+  async send(body, base, applied = (note) => this.reset(note)) {
     this.setBusy(true);
     show(this.conflict, false);
     const edited = Object.keys(body).filter((name) => name !== 'by' && name !== 'why');
@@ -195,12 +198,12 @@ export class KnobForm {
       for (let attempt = 1; ; attempt += 1) {
         const newer = conflicts(base, valuesOf(this.detail), edited);
         if (newer.length) {
-          this.showConflict(newer, base, body);
+          this.showConflict(newer, base, body, applied);
           return false;
         }
         try {
           this.take(await patchThrottle(this.name, body, this.detail.seq));
-          this.reset(`Applied ${edited.map((n) => (n === 'paused' ? (body.paused ? 'pause' : 'resume') : n)).join(', ')}.`);
+          applied(`Applied ${edited.map((n) => (n === 'paused' ? (body.paused ? 'pause' : 'resume') : n)).join(', ')}.`);
           return true;
         } catch (error) {
           if (!(error instanceof ApiError) || error.status !== 409 || attempt === TRIES) throw error;
@@ -230,14 +233,15 @@ export class KnobForm {
    * @param {string[]} names
    * @param {Record<string, any>} base
    * @param {Record<string, any>} body
+   * @param {(note: string) => void} applied
    */
-  showConflict(names, base, body) {
+  showConflict(names, base, body, applied) {
     this.on.wanted();
     const now = valuesOf(this.detail);
     const { by, at_ms: atMs, why } = this.detail.knobs ?? {};
     const rows = names.map((name) => h('li', null, h('b', null, name), ` is now ${knobValue(name, now[name])}; it was ${knobValue(name, base[name])}`,
       name in body ? ` when you began; your value is ${knobValue(name, body[name])}` : ' when you began'));
-    const mine = h('button', { type: 'button', onclick: () => this.send(body, valuesOf(this.detail)) }, 'Apply my values');
+    const mine = h('button', { type: 'button', onclick: () => this.send(body, valuesOf(this.detail), applied) }, 'Apply my values');
     const theirs = h('button', { type: 'button', onclick: () => this.reset('The newer values were kept.') }, 'Keep the newer values');
     fill(this.conflict, h('p', null, `${by || 'Somebody'} changed this while you were editing`, atMs ? ` (${clock(atMs / 1000)}${why ? `, '${why}'` : ''})` : '', '.'),
       h('ul', null, ...rows), h('div', { class: 'buttons' }, mine, theirs));
