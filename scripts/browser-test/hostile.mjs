@@ -149,4 +149,23 @@ export async function hostileChecks({ page, url, mock, provoked, check, shot, an
     mock.steer({ phase: 'steady' });
     return faults;
   });
+
+  await check('newer jobs do not shrink a selection, and a list of many pages is read anew too', async () => {
+    const faults = [];
+    await live('#jobs?state=dead');
+    const body = `document.getElementById('jobs-body')`;
+    await page.until('the jobs', `${body}.children.length === 50`);
+    await page.evaluate(`${body}.lastElementChild.querySelector('input').click()`);
+    const chosen = await page.evaluate(`${body}.lastElementChild.querySelector('a').textContent`);
+    await patched(`(path, answer) => { if (/state=dead/.test(path) && !/before=/.test(path)) answer.jobs = [...Array.from({ length: 40 }, (_, n) => ({ ...answer.jobs[0], id: 7700000000 + n })).reverse(), ...answer.jobs].slice(0, 50); }`);
+    await page.until('the newer jobs', `${body}.textContent.includes('7700000039')`, 10_000);
+    const said = await page.evaluate(`[document.getElementById('jobs-bar').textContent, ${body}.lastElementChild.textContent, ${body}.lastElementChild.querySelector('input').checked].join(' / ')`);
+    if (!said.startsWith('1 selected') || !said.includes(chosen) || !said.endsWith('true')) faults.push(`it reads "${said}"`);
+    await page.evaluate(`document.getElementById('jobs-more').click()`);
+    await page.until('the next page', `${body}.children.length > 60`);
+    const reads = mock.requests.filter((r) => /state=dead/.test(r)).length;
+    for (let n = 0; n < 150 && mock.requests.filter((r) => /state=dead/.test(r)).length === reads; n += 1) await page.evaluate('new Promise((resolve) => setTimeout(resolve, 100))');
+    if (mock.requests.filter((r) => /state=dead/.test(r)).length === reads) faults.push('the list is not read anew');
+    return faults;
+  });
 }

@@ -566,7 +566,7 @@ function start() {
   poll(askThrottles, POLL_THROTTLES_MS);
   poll(async () => { if (view === 'overview') await ask(() => running.refresh(), $('running-note')); }, POLL_JOBS_MS);
   poll(async () => { if (view === 'jobs' && jobList.pages === 1) await ask(() => jobList.refresh(), $('jobs-note')); }, POLL_JOBS_MS);
-  poll(async () => { if (view === 'jobs') await Promise.all([ask(() => groups.refresh(), $('groups-note')), ask(() => refreshPart(workerList), $('workers-note'))]); }, POLL_SLOW_MS);
+  poll(async () => { if (view === 'jobs') await Promise.all([ask(() => groups.refresh(), $('groups-note')), ask(() => refreshPart(workerList), $('workers-note')), jobList.pages > 1 && ask(() => jobList.refresh(), $('jobs-note'))]); }, POLL_SLOW_MS);
   poll(async () => { if (view === 'job') await ask(() => jobPage.refresh(), $('job-note')); }, POLL_JOBS_MS);
   poll(() => ask(() => refreshPart(pauseAll)), POLL_PAUSE_MS);
   poll(async () => { if (view === 'failures') await ask(() => failures.refresh(), $('dead-said')); }, POLL_SLOW_MS);

@@ -136,7 +136,11 @@ export class JobList {
       rows.push(...answer.jobs);
       next = answer.next ?? null;
     }
-    this.jobs = unique(rows, (job) => job.id);
+    // Newer jobs push others off the end of the list, and a selection must not shrink by it. One that is
+    // missing in between has left the filter.
+    const last = next ? rows.at(-1)?.id ?? 0 : 0;
+    const pushed = this.jobs.filter(({ id }) => id < last && this.bulk.selected.has(id));
+    this.jobs = unique([...rows, ...pushed], (job) => job.id);
     this.next = next;
     this.isRead = true;
     this.draw();
