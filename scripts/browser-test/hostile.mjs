@@ -168,4 +168,19 @@ export async function hostileChecks({ page, url, mock, provoked, check, shot, an
     if (mock.requests.filter((r) => /state=dead/.test(r)).length === reads) faults.push('the list is not read anew');
     return faults;
   });
+
+  await check('characters that turn the direction of text are shown, and turn nothing', async () => {
+    await live('#jobs');
+    await patched(`(path, answer) => { if (path.includes('/dead/')) answer.jobs = 3; else for (const job of answer.jobs ?? []) { if (job.state === 'dead') job.last_error = '\\u202egnp.exe'; job.key = 'key \\u2067x'; } }`);
+    await page.evaluate(`location.hash = '#failures'`);
+    const discard = `[...document.querySelectorAll('#dead button')].find((b) => b.textContent.startsWith('Discard') && b.closest('tr').textContent.includes('gnp.exe'))`;
+    await page.until('the dead letters', discard);
+    await page.evaluate(`${discard}.click()`);
+    const text = await page.until('the question', `document.querySelector('dialog.ask')?.open && document.querySelector('dialog.ask').textContent`);
+    await page.evaluate(`document.querySelector('dialog.ask').close()`);
+    await page.evaluate(`location.hash = '#jobs?state=dead'`);
+    await page.until('the jobs', `/key .x/.test(document.getElementById('jobs-body').textContent)`);
+    const turned = await page.evaluate(`/[\\u202a-\\u202e\\u2066-\\u2069]/.test(document.body.textContent)`);
+    return [...(/error "\ufffdgnp.exe"/.test(text) ? [] : [`the question is "${text}"`]), ...(turned ? ['a character turns the text'] : [])];
+  });
 }

@@ -1,6 +1,17 @@
 // Helpers for the DOM: they build elements, and write only changes.
 
 /**
+ * The characters that turn the direction of the text behind them: in an error or a key they would make
+ * the rest of our sentence, such as that of a question, unreadable.
+ */
+const TURNS = /[\u202a-\u202e\u2066-\u2069]/g;
+
+/** Returns a text as it is shown. @param {string} text */
+function shownText(text) {
+  return typeof text === 'string' ? text.replace(TURNS, '\ufffd') : text;
+}
+
+/**
  * Builds an element. Properties starting with `on` are listeners, `class` and `data-…`/`aria-…` are
  * attributes; children may be texts, nodes or empty. Text never passes through HTML.
  * @param {string} tag
@@ -39,7 +50,8 @@ export function svg(tag, props, ...children) {
  * @param {string} text
  */
 export function setText(element, text) {
-  if (element.textContent !== text) element.textContent = text;
+  const shown = shownText(text);
+  if (element.textContent !== shown) element.textContent = shown;
 }
 
 /**
@@ -130,6 +142,6 @@ export function scrollToPart(part, page) {
 function append(element, children) {
   for (const child of children.flat()) {
     if (child === null || child === undefined || child === false) continue;
-    element.append(child instanceof Node ? child : String(child));
+    element.append(child instanceof Node ? child : shownText(String(child)));
   }
 }
