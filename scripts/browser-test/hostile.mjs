@@ -183,4 +183,26 @@ export async function hostileChecks({ page, url, mock, provoked, check, shot, an
     const turned = await page.evaluate(`/[\\u202a-\\u202e\\u2066-\\u2069]/.test(document.body.textContent)`);
     return [...(/error "\ufffdgnp.exe"/.test(text) ? [] : [`the question is "${text}"`]), ...(turned ? ['a character turns the text'] : [])];
   });
+
+  await check('running jobs are said to be asked to stop, and a change that ends half-way says how far it came', async () => {
+    const faults = [];
+    const note = `document.getElementById('jobs-note').textContent`;
+    const button = (text) => `[...document.querySelectorAll('#jobs-bar button')].find((b) => b.textContent.startsWith('${text}') && b.checkVisibility())`;
+    await live('#jobs?state=running');
+    await page.until('the button', button('Cancel all that match'));
+    await patched(`(path, answer) => { if (path.endsWith('/jobs/cancel')) Object.assign(answer, answer.dry_run ? { jobs: 6 } : { jobs: 0, requested: 6, next: null }); }`);
+    await page.evaluate(`${button('Cancel all that match')}.click()`);
+    await answer({}, 'Cancel all');
+    await page.until('what was done', `/^(Cancelled|Asked) /.test(${note})`);
+    if (await page.evaluate(note) !== 'Asked 6 running jobs to stop.') faults.push(`it says "${await page.evaluate(note)}"`);
+    await live('#jobs?state=dead&kind=mail');
+    await patched(`(path, answer) => { if (!path.endsWith('/dead/requeue') || answer.dry_run) return; window.steps = (window.steps ?? 0) + 1; if (window.steps === 2) throw new TypeError('Failed to fetch'); answer.next ??= 'on'; }`);
+    await page.until('the button', button('Requeue all that match'));
+    await page.evaluate(`${button('Requeue all that match')}.click()`);
+    await answer({}, 'Requeue all');
+    const said = await page.until('the end', `/answer|ended/.test(${note}) && ${note}`);
+    if (!/^Requeued \d+\. Then it ended: .*may have been made/.test(said)) faults.push(`it says "${said}"`);
+    mock.steer({ phase: 'steady' });
+    return faults;
+  });
 }

@@ -115,7 +115,7 @@ export class Groups {
         if (more) setText(this.place.note, `Cancelling group ${id}: ${count(cancelled)} jobs so far …`);
       }
       note = `Group ${id} is cancelled: ${count(cancelled)} jobs will not run, ${count(requested)} are asked to stop.`;
-      await this.refresh();
+      await this.refresh().catch(() => {}); // The group is cancelled all the same.
     } catch (error) {
       note = `Group ${id}: ${/** @type {any} */ (error).message}`;
     }

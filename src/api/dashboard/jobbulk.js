@@ -33,8 +33,29 @@ export async function changeAll({ verb, path, body }, { what, text, told }) {
   const action = `${verb[0].toUpperCase()}${verb.slice(1)} all`;
   const signed = await ask({ title: `${action.replace(' all', '')} ${many}?`, action, danger: verb !== 'requeue', keep: verb === 'cancel' ? 'Keep' : 'Cancel', text: `${text ? `All ${text}. ` : ''}${TEXTS[verb]}` });
   if (!signed) return null;
-  const jobs = await walk((start) => call('POST', path, { body: { ...body, ...signed, limit: STEP, ...(start ? { start } : {}) } }), (n) => told(`${DONE[verb]} ${count(n)} …`));
-  return `${DONE[verb]} ${count(jobs)}.`;
+  let [done, requested] = [0, 0];
+  const step = async (/** @type {string | null} */ start) => {
+    const answer = await call('POST', path, { body: { ...body, ...signed, limit: STEP, ...(start ? { start } : {}) } });
+    done += answer.jobs;
+    requested += answer.requested ?? 0;
+    return answer;
+  };
+  try {
+    await walk(step, (n) => told(`${DONE[verb]} ${count(n)} …`));
+  } catch (error) {
+    throw done + requested === 0 ? error : new Error(`${doneText(DONE[verb], done, requested)} Then it ended: ${/** @type {any} */ (error).message}`);
+  }
+  return doneText(DONE[verb], done, requested);
+}
+
+/**
+ * Says what became of jobs: a running one is not cancelled yet, but asked to stop.
+ * @param {string} word @param {number} done @param {number} requested
+ */
+export function doneText(word, done, requested) {
+  if (requested === 0) return `${word} ${count(done)}.`;
+  const asked = `sked ${count(requested)} running ${requested === 1 ? 'job' : 'jobs'} to stop.`;
+  return done === 0 ? `A${asked}` : `${word} ${count(done)}, and a${asked}`;
 }
 
 export class JobBulk {
@@ -113,22 +134,23 @@ export class JobBulk {
     const signed = await askChange(verb, ids.length === 1 ? `job ${ids[0]}` : `${count(ids.length)} jobs`);
     if (!signed) return;
     await this.work(async () => {
-      let done = 0;
+      let [done, requested] = [0, 0];
       let refused = '';
       for (const id of ids) {
         try {
-          await changeJob(verb, id, signed);
-          done += 1;
+          const job = await changeJob(verb, id, signed);
+          if (verb === 'cancel' && job?.state === 'running') requested += 1;
+          else done += 1;
         } catch (error) {
           const { status, message } = /** @type {any} */ (error);
           // A job that has moved on meanwhile is skipped; without the server or the permission, none works.
-          if (status !== 404 && status !== 409) throw error;
+          if (status !== 404 && status !== 409) throw done + requested === 0 ? error : new Error(`${doneText(`${CHANGES[verb].done}:`, done, requested)} Then it ended: ${message}`);
           refused = message;
         }
-        setText(this.place.note, `${CHANGES[verb].done}: ${count(done)} of ${count(ids.length)} …`);
+        setText(this.place.note, `${CHANGES[verb].done}: ${count(done + requested)} of ${count(ids.length)} …`);
       }
       this.forget();
-      return `${CHANGES[verb].done}: ${count(done)}.${refused ? ` ${count(ids.length - done)} left as they are: ${refused}` : ''}`;
+      return `${doneText(`${CHANGES[verb].done}:`, done, requested)}${refused ? ` ${count(ids.length - done - requested)} left as they are: ${refused}` : ''}`;
     });
   }
 

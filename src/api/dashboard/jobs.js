@@ -90,7 +90,7 @@ export class RunningJobs {
       const job = await changeJob('cancel', id, signed);
       setText(this.note, job.state === 'running' ? `The handler of job ${id} has been asked to stop.` : `Job ${id} is ${job.state}.`);
       this.details.delete(id);
-      await this.refresh();
+      await this.refresh().catch(() => {}); // What was done is said.
     } catch (error) {
       setText(this.note, /** @type {any} */ (error).message);
     }

@@ -199,10 +199,14 @@ export class Lanes {
     });
     if (!answer) return;
     await this.act(async () => {
+      let done = 0;
       const jobs = await walk((start) => {
         const query = new URLSearchParams({ limit: '5000', ...answer, ...(start ? { start } : {}) });
         return call('DELETE', `${path}?${query}`);
-      }, (n) => setText(this.note, `Cancelled ${count(n)} jobs …`));
+      }, (n) => {
+        done = n;
+        setText(this.note, `Cancelled ${count(n)} jobs …`);
+      }).catch((error) => { throw done === 0 ? error : new Error(`Cancelled ${count(done)} jobs. Then it ended: ${error.message}`); });
       return `Cancelled ${count(jobs)} jobs.`;
     });
   }
