@@ -205,4 +205,13 @@ export async function hostileChecks({ page, url, mock, provoked, check, shot, an
     mock.steer({ phase: 'steady' });
     return faults;
   });
+
+  await check('a filter that is refused is not waited for', async () => {
+    provoked.push(/status of 400/);
+    mock.steer({ refuse: { '/api/v1/jobs': [400, 'invalid query', [], '/group: must be a whole number'] } });
+    await live('#jobs?group=abc');
+    await page.until('the words', `document.getElementById('jobs-note').textContent === '/group: must be a whole number' && document.getElementById('jobs-empty').textContent === 'The server refuses this filter.'`);
+    mock.steer({ refuse: {} });
+    await page.until('the end of the words', `document.getElementById('jobs-note').textContent === '' && document.getElementById('jobs-empty').textContent !== 'The server refuses this filter.'`, 15_000);
+  });
 }

@@ -130,7 +130,12 @@ export class JobList {
     /** @type {string | null} */
     let next = jobsPath(this.query, ROWS, serverNow());
     for (let page = 0; next && rows.length < ROWS * this.pages && page < PAGES_MAX * this.pages; page += 1) {
-      const answer = page === 0 ? await this.firstPage(next) : await get(next);
+      const read = page === 0 ? this.firstPage(next) : get(next);
+      const answer = await read.catch((error) => {
+        // Nothing is waited for any more; the note says what is wrong.
+        if (error.status === 400 && asked === this.asked) setText(this.place.empty, 'The server refuses this filter.');
+        throw error;
+      });
       if (asked !== this.asked) return;
       if (answer.counts) this.counts = answer.counts;
       rows.push(...answer.jobs);
