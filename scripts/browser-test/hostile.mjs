@@ -214,4 +214,15 @@ export async function hostileChecks({ page, url, mock, provoked, check, shot, an
     mock.steer({ refuse: {} });
     await page.until('the end of the words', `document.getElementById('jobs-note').textContent === '' && document.getElementById('jobs-empty').textContent !== 'The server refuses this filter.'`, 15_000);
   });
+
+  await check('what came of a retry is told to a screen reader too', async () => {
+    provoked.push(/status of 404/);
+    await live('#failures');
+    const retry = `document.querySelector('#failures .act button')`;
+    await page.until('a dead letter', retry);
+    await page.evaluate(`localStorage.setItem('flyball.who', 'browser-test'), ${retry}.click()`);
+    await page.until('what came of it', `${retry}.textContent !== 'Retry'`);
+    const name = await page.evaluate(`${retry}.getAttribute('aria-label')`);
+    return name === null ? [] : [`its name is still "${name}"`];
+  });
 }

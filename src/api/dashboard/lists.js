@@ -91,6 +91,8 @@ function retryButton(id) {
       setText(button, /** @type {any} */ (error).message);
       button.disabled = false;
     }
+    // What came of it is its name now.
+    button.removeAttribute('aria-label');
   });
   return button;
 }
