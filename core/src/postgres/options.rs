@@ -31,6 +31,10 @@ const KNOWN: [&str; 18] = [
 pub const PARAMETERS: &str = "sslmode, sslrootcert, sslcert, sslkey, host, hostaddr, port, dbname, \
      user, password, application_name, options and statement-cache-capacity";
 
+/// The statements that a connection keeps prepared, unless the URL says otherwise: more than a
+/// process with all roles has. A statement that is thrown out for another is parsed and planned anew.
+const STATEMENTS_KEPT: usize = 512;
+
 /// Returns the options for the server of a URL.
 ///
 /// Parameters that the driver does not know are left out: it would log them with their values, of
@@ -41,13 +45,22 @@ pub fn connect_options(url: &str) -> Result<PgConnectOptions, sqlx::Error> {
         return PgConnectOptions::from_str(url);
     };
     let query = parsed.query().unwrap_or_default();
-    if query.split('&').all(is_known) {
-        return PgConnectOptions::from_str(url);
+    let says_kept = query
+        .split('&')
+        .any(|part| part.starts_with("statement-cache-capacity="));
+    let options = match query.split('&').all(is_known) {
+        true => PgConnectOptions::from_str(url)?,
+        false => {
+            let kept: Vec<&str> = query.split('&').filter(|part| is_known(part)).collect();
+            let kept = kept.join("&");
+            parsed.set_query(Some(&kept));
+            PgConnectOptions::from_str(parsed.as_str())?
+        }
+    };
+    match says_kept {
+        true => Ok(options),
+        false => Ok(options.statement_cache_capacity(STATEMENTS_KEPT)),
     }
-    let kept: Vec<&str> = query.split('&').filter(|part| is_known(part)).collect();
-    let kept = kept.join("&");
-    parsed.set_query(Some(&kept));
-    PgConnectOptions::from_str(parsed.as_str())
 }
 
 /// Returns the names of the parameters of a URL that the driver does not know. A name without a

@@ -2,5 +2,6 @@
 
 mod connections;
 mod lost;
+mod plans;
 mod pooler;
 mod replica;

@@ -18,7 +18,7 @@ fn a_facade_holds_no_logic() {
 }
 
 /// Folders whose statements have names. On a bare connection a name stays for the next borrower.
-const NAMED_STATEMENTS: [&str; 1] = ["gateway/postgres/"];
+const NAMED_STATEMENTS: [&str; 2] = ["gateway/postgres/", "recipient/postgres/"];
 
 #[test]
 fn statements_with_names_run_on_a_transaction_and_not_on_its_connection() {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use sqlx::{PgConnection, Row};
+use sqlx::Row;
 
 use super::crowds::spread_out;
 use super::messages::load;
@@ -15,9 +15,9 @@ use super::rows::{
     ClaimKey, GateInput, StoredList, StoredTimes, cap_times, claims, columns, inputs, sent,
     sql_time, stored, unstored,
 };
-use super::statement::query;
+use super::statement::{query, query_planned_anew};
 use crate::jobs::Error;
-use crate::postgres::Db;
+use crate::postgres::{Db, Transaction};
 use crate::providers::Recipient;
 use crate::recipient::address::RecipientKey;
 use crate::recipient::candidate::CapList;
@@ -252,13 +252,13 @@ fn take(
 /// One that was there and was pruned before it could be locked is created anew: what is written to
 /// a list without a row is lost.
 async fn lock_lists(
-    connection: &mut PgConnection,
+    connection: &mut Transaction,
     keys: &[StoredList],
 ) -> Result<HashMap<StoredList, StoredTimes>, Error> {
     let (mut found, mut missing) = (HashMap::new(), keys.to_vec());
     while !missing.is_empty() {
         let (recipients, ids) = columns(&missing);
-        query(NEW_LISTS)
+        query_planned_anew(NEW_LISTS)
             .bind(recipients)
             .bind(ids)
             .execute(&mut *connection)
@@ -274,7 +274,7 @@ async fn lock_lists(
 }
 
 async fn write_slots(
-    connection: &mut PgConnection,
+    connection: &mut Transaction,
     slots: &[TakenSlots],
     times: &HashMap<StoredList, StoredTimes>,
 ) -> Result<(), Error> {
@@ -293,7 +293,7 @@ async fn write_slots(
             .iter()
             .flat_map(|taken| taken.slots.iter().map(move |slot| (taken.job_id, slot)))
     };
-    query(NOTE_SLOTS)
+    query_planned_anew(NOTE_SLOTS)
         .bind(slots.iter().map(|taken| taken.job_id).collect::<Vec<_>>())
         .bind(
             slots
@@ -316,7 +316,7 @@ async fn write_slots(
 }
 
 async fn write_lists(
-    connection: &mut PgConnection,
+    connection: &mut Transaction,
     changed: &[StoredList],
     times: &HashMap<StoredList, StoredTimes>,
 ) -> Result<(), Error> {
@@ -328,7 +328,7 @@ async fn write_lists(
             .zip(1_i64..)
             .flat_map(|(key, n)| sent(key).iter().map(move |second| (n, stored(*second))))
     };
-    query(TAKE)
+    query_planned_anew(TAKE)
         .bind(recipients)
         .bind(ids)
         .bind(seconds().map(|one| one.0).collect::<Vec<_>>())
@@ -340,7 +340,7 @@ async fn write_lists(
 
 /// Gives messages that wait on the second of their new time, in place of the one that has passed.
 async fn move_reservations(
-    connection: &mut PgConnection,
+    connection: &mut Transaction,
     inputs: &[GateInput],
     lists: &[Vec<CapList>],
     verdicts: &HashMap<i64, GateVerdict>,
@@ -366,7 +366,7 @@ async fn move_reservations(
 
 /// Records what the gates found for messages that do not go now, or that were held before.
 async fn write_waits(
-    connection: &mut PgConnection,
+    connection: &mut Transaction,
     inputs: &[GateInput],
     verdicts: &HashMap<i64, GateVerdict>,
     quarters: &HashMap<i64, i64>,
@@ -422,14 +422,14 @@ pub async fn end_attempts(db: &Db, ends: &[(ClaimKey, AttemptEnd)]) -> Result<Ve
 
 /// Marks claims, or gives them back with the reservations of their messages.
 pub(super) async fn settle_claims(
-    connection: &mut PgConnection,
+    connection: &mut Transaction,
     statement: &'static str,
     keys: &[ClaimKey],
 ) -> Result<(), Error> {
     if keys.is_empty() {
         return Ok(());
     }
-    query(statement)
+    query_planned_anew(statement)
         .bind(
             keys.iter()
                 .map(|key| key.recipient.to_hex())
@@ -443,7 +443,7 @@ pub(super) async fn settle_claims(
 }
 
 /// Takes the slots of messages out of their lists. The plans still name them.
-pub(super) async fn return_slots(connection: &mut PgConnection, jobs: &[i64]) -> Result<(), Error> {
+pub(super) async fn return_slots(connection: &mut Transaction, jobs: &[i64]) -> Result<(), Error> {
     let rows = query(TAKEN).bind(jobs).fetch_all(&mut *connection).await?;
     let mut returned: Vec<(StoredList, i64)> = Vec::new();
     for row in &rows {

@@ -4,15 +4,15 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use jiff_sqlx::Timestamp as SqlTimestamp;
 use serde_json::json;
-use sqlx::{PgConnection, Row};
+use sqlx::Row;
 
 use super::explain::Reading;
 use super::messages::GatedMessage;
 use super::open_digests;
 use super::rows::{GateInput, inputs};
-use super::statement::query;
+use super::statement::{query, query_planned_anew};
 use crate::jobs::Error;
-use crate::postgres::Db;
+use crate::postgres::{Db, Transaction};
 use crate::providers::Channel;
 use crate::recipient::address::RecipientKey;
 use crate::recipient::candidate::CapList;
@@ -134,7 +134,7 @@ fn message(asked: &CheckedMessage) -> Result<GatedMessage, Error> {
 
 /// Reads the clock of Postgres, and the address as people see it.
 async fn clock(
-    connection: &mut PgConnection,
+    connection: &mut Transaction,
     input: &GateInput,
 ) -> Result<(Timestamp, String), Error> {
     let address = input.to.as_ref().map(|to| to.address().to_owned());
@@ -148,10 +148,10 @@ async fn clock(
 }
 
 async fn held_of(
-    connection: &mut PgConnection,
+    connection: &mut Transaction,
     recipient: RecipientKey,
 ) -> Result<Vec<HeldView>, Error> {
-    let rows = query(HELD_OF)
+    let rows = query_planned_anew(HELD_OF)
         .bind(recipient.to_hex())
         .fetch_all(connection)
         .await?;
@@ -170,10 +170,10 @@ async fn held_of(
 }
 
 async fn history_of(
-    connection: &mut PgConnection,
+    connection: &mut Transaction,
     recipient: RecipientKey,
 ) -> Result<Vec<PastMessage>, Error> {
-    let rows = query(HISTORY_OF)
+    let rows = query_planned_anew(HISTORY_OF)
         .bind(recipient.to_hex())
         .fetch_all(connection)
         .await?;

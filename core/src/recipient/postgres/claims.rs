@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
-use sqlx::PgConnection;
 
 use super::copy::{COPIED_MIN, CopiedRows};
 use crate::jobs::Error;
+use crate::postgres::Transaction;
 use crate::recipient::address::RecipientKey;
 
 pub(super) const CLAIM: &str = "
@@ -37,7 +37,7 @@ pub(super) struct NewClaim {
 
 /// Writes claims, and returns the jobs of those that nobody else wrote first.
 pub(super) async fn write_claims(
-    connection: &mut PgConnection,
+    connection: &mut Transaction,
     mut claims: Vec<NewClaim>,
     now: Timestamp,
 ) -> Result<BTreeSet<i64>, Error> {
@@ -55,7 +55,7 @@ pub(super) async fn write_claims(
 /// Writes claims for which there was no row. Returns false, having written none, if another planner
 /// wrote one of them meanwhile.
 async fn copied(
-    connection: &mut PgConnection,
+    connection: &mut Transaction,
     claims: &[NewClaim],
     now: Timestamp,
 ) -> Result<bool, Error> {
@@ -70,17 +70,13 @@ async fn copied(
     Ok(rows.write_if_new(connection, COPY_CLAIMS).await?)
 }
 
-async fn merged(
-    connection: &mut PgConnection,
-    claims: &[NewClaim],
-) -> Result<BTreeSet<i64>, Error> {
+async fn merged(connection: &mut Transaction, claims: &[NewClaim]) -> Result<BTreeSet<i64>, Error> {
     if claims.is_empty() {
         return Ok(BTreeSet::new());
     }
     let recipients: Vec<String> = claims.iter().map(|one| one.recipient.to_hex()).collect();
     let expected = claims.iter().map(|one| one.before.unwrap_or(one.job_id));
     let claimed: Vec<i64> = sqlx::query_scalar(CLAIM)
-        .persistent(false)
         .bind(recipients)
         .bind(claims.iter().map(|one| one.content).collect::<Vec<_>>())
         .bind(claims.iter().map(|one| one.job_id).collect::<Vec<_>>())

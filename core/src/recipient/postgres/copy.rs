@@ -5,9 +5,9 @@
 //! row would have a record of its own otherwise.
 
 use jiff::Timestamp;
-use sqlx::PgConnection;
 
 use super::statement::query;
+use crate::postgres::Transaction;
 use crate::recipient::address::RecipientKey;
 
 /// The number of rows from which a copy is worth its round trips.
@@ -145,7 +145,7 @@ impl CopiedRows {
     /// Writes the rows by this statement, whose format is binary.
     pub(super) async fn write(
         mut self,
-        connection: &mut PgConnection,
+        connection: &mut Transaction,
         statement: &'static str,
     ) -> Result<(), sqlx::Error> {
         if self.row.is_none() {
@@ -161,7 +161,7 @@ impl CopiedRows {
     /// none, if somebody wrote one of them meanwhile.
     pub(super) async fn write_if_new(
         self,
-        connection: &mut PgConnection,
+        connection: &mut Transaction,
         statement: &'static str,
     ) -> Result<bool, sqlx::Error> {
         query("savepoint copied").execute(&mut *connection).await?;

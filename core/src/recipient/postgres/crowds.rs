@@ -2,12 +2,11 @@
 
 use std::collections::HashMap;
 
-use sqlx::PgConnection;
-
 use super::plans::Capacity;
 use super::rows::{GateInput, crowd};
 use super::statement::query;
 use crate::jobs::Error;
+use crate::postgres::Transaction;
 use crate::recipient::crowd::{crowd_quarter, in_crowd};
 use crate::recipient::gates::{GatePolicy, MessagePlan};
 use crate::recipient::rules::RecipientRules;
@@ -19,7 +18,7 @@ on conflict (throttle, quarter) do update set messages = c.messages + excluded.m
 
 /// Counts messages that are held until a quarter of an hour, by pool.
 pub(super) async fn count_crowd(
-    connection: &mut PgConnection,
+    connection: &mut Transaction,
     more: &HashMap<(String, i64), i64>,
 ) -> Result<(), Error> {
     if more.is_empty() {
@@ -37,7 +36,7 @@ pub(super) async fn count_crowd(
 /// Gives messages that their attempts hold their places in the crowds with which they are released,
 /// and counts them there. Returns the quarters of an hour of their releases, by job.
 pub(super) async fn spread_out(
-    connection: &mut PgConnection,
+    connection: &mut Transaction,
     plans: Vec<(&GateInput, &mut MessagePlan)>,
     rules: &RecipientRules,
     capacity: Capacity<'_>,

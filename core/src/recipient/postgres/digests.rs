@@ -8,8 +8,8 @@ use std::collections::HashMap;
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Map, Value};
+use sqlx::Row;
 use sqlx::types::Json;
-use sqlx::{PgConnection, Row};
 
 use super::copy::CopiedRows;
 use super::crowds::count_crowd;
@@ -19,11 +19,11 @@ use super::messages::GatedMessage;
 use super::plans::{Capacity, PlanBatch, give_way_soon};
 use super::queued_digests::{DigestPlace, QUEUED_RULE, looks_again, queued};
 use super::rows::{inputs, sql_time};
-use super::statement::query;
+use super::statement::{query, query_planned_anew};
 use super::taken_items::{ItemsWanted, TakenItems, item_bytes, take_items, take_part};
 use crate::jobs::Error;
 use crate::jobs::check::MAX_ARGS_BYTES;
-use crate::postgres::Db;
+use crate::postgres::{Db, Transaction};
 use crate::providers::Channel;
 use crate::recipient::candidate::{NORMAL, Origin};
 use crate::recipient::crowd::crowd_quarter;
@@ -174,7 +174,7 @@ pub async fn close_one(
 }
 
 async fn close(
-    transaction: &mut PgConnection,
+    transaction: &mut Transaction,
     which: (&'static str, i64),
     rules: &RecipientRules,
     capacity: Capacity<'_>,
@@ -262,7 +262,7 @@ async fn close(
 /// Returns the bytes of the items of those digests of which more is read than one message holds.
 /// One with very many items closes in parts in any case.
 async fn whole_bytes(
-    connection: &mut PgConnection,
+    connection: &mut Transaction,
     due: &[DueDigest],
     rules: &RecipientRules,
 ) -> Result<HashMap<i64, usize>, Error> {
@@ -292,7 +292,7 @@ fn cut(due: &mut Vec<DueDigest>, bytes: &HashMap<i64, usize>, rules: &RecipientR
 /// Deletes digests, and takes their items: of those that close with the contents that are needed,
 /// of those that end without.
 async fn take_closed(
-    connection: &mut PgConnection,
+    connection: &mut Transaction,
     closing: &[Closing<'_>],
     ending: &[(&DueDigest, &'static str, &str)],
 ) -> Result<HashMap<i64, TakenItems>, Error> {
@@ -339,7 +339,7 @@ fn check_count(digest: &DueDigest, found: usize, wanted: usize) -> Result<(), Er
 
 /// Takes digests through the gates, each as one message.
 async fn plans(
-    connection: &mut PgConnection,
+    connection: &mut Transaction,
     due: &[DueDigest],
     rules: &RecipientRules,
     capacity: Capacity<'_>,
@@ -387,13 +387,13 @@ async fn plans(
 }
 
 async fn put_off(
-    connection: &mut PgConnection,
+    connection: &mut Transaction,
     waiting: &[(&DueDigest, Timestamp, &'static str, &str)],
 ) -> Result<(), Error> {
     if waiting.is_empty() {
         return Ok(());
     }
-    query(PUT_OFF)
+    query_planned_anew(PUT_OFF)
         .bind(waiting.iter().map(|one| one.0.id).collect::<Vec<_>>())
         .bind(
             waiting
@@ -409,7 +409,7 @@ async fn put_off(
 }
 
 async fn no_longer_pending(
-    connection: &mut PgConnection,
+    connection: &mut Transaction,
     due: &[DueDigest],
     items: &HashMap<i64, TakenItems>,
 ) -> Result<(), Error> {
@@ -437,11 +437,11 @@ async fn no_longer_pending(
 }
 
 /// Ends items, each for a reason by a rule.
-async fn end_items(connection: &mut PgConnection, rows: &[(i64, &str, &str)]) -> Result<(), Error> {
+async fn end_items(connection: &mut Transaction, rows: &[(i64, &str, &str)]) -> Result<(), Error> {
     if rows.is_empty() {
         return Ok(());
     }
-    query(END_ITEMS)
+    query_planned_anew(END_ITEMS)
         .bind(rows.iter().map(|row| row.0).collect::<Vec<_>>())
         .bind(rows.iter().map(|row| row.1).collect::<Vec<_>>())
         .bind(rows.iter().map(|row| row.2).collect::<Vec<_>>())
@@ -452,7 +452,7 @@ async fn end_items(connection: &mut PgConnection, rows: &[(i64, &str, &str)]) ->
 
 /// Opens empty digests after those whose type lets no item go at once soon after another.
 async fn reopen(
-    connection: &mut PgConnection,
+    connection: &mut Transaction,
     closed: &[Closing<'_>],
     now: Timestamp,
 ) -> Result<(), Error> {
@@ -491,7 +491,7 @@ async fn reopen(
 
 /// Enqueues the messages of closed digests, in the names of their senders.
 async fn enqueue(
-    connection: &mut PgConnection,
+    connection: &mut Transaction,
     messages: &[NewDigestMessage<'_>],
     now: Timestamp,
 ) -> Result<Vec<i64>, Error> {

@@ -2,12 +2,12 @@
 
 use jiff::Timestamp;
 use jiff_sqlx::Timestamp as SqlTimestamp;
-use sqlx::{PgConnection, Row};
+use sqlx::Row;
 
 use super::digest_messages::DueDigest;
 use super::statement::query;
 use crate::jobs::Error;
-use crate::postgres::Db;
+use crate::postgres::{Db, Transaction};
 use crate::recipient::address::RecipientKey;
 
 pub(super) const DUE: &str = "
@@ -34,7 +34,7 @@ where id = (select id from flyball.digest where id = $1 and closes_at <= now() f
 
 /// Returns the digests that are due, at most `most`.
 pub async fn due_digests(db: &Db, most: i64) -> Result<Vec<i64>, Error> {
-    let due = sqlx::query_scalar(DUE_IDS).persistent(false).bind(most);
+    let due = sqlx::query_scalar(DUE_IDS).bind(most);
     Ok(due.fetch_all(db).await?)
 }
 
@@ -48,7 +48,7 @@ pub async fn put_off_failed(db: &Db, digest: i64, why: &str) -> Result<(), Error
 /// Locks the digests that a statement finds, and returns them with the time by the clock of
 /// Postgres.
 pub(super) async fn due(
-    connection: &mut PgConnection,
+    connection: &mut Transaction,
     (statement, bound): (&'static str, i64),
 ) -> Result<(Vec<DueDigest>, Timestamp), Error> {
     let rows = query(statement).bind(bound).fetch_all(connection).await?;

@@ -3,12 +3,12 @@
 //! An attempt that ends its message gives its slots back. A message that goes again later keeps
 //! them, and may be cancelled or expire until then. A walk over all plans finds these.
 
-use sqlx::{PgConnection, Row};
+use sqlx::Row;
 
 use super::attempts::return_slots;
-use super::statement::query;
+use super::statement::{query, query_planned_anew};
 use crate::jobs::Error;
-use crate::postgres::Db;
+use crate::postgres::{Db, Transaction};
 use crate::recipient::rules::RecipientRules;
 
 /// The plans of one step.
@@ -92,7 +92,7 @@ pub async fn return_ended(
         .bind(after)
         .bind(rules.longest_cap_s() as f64)
         .bind(PAGE)
-        .fetch_one(&mut *transaction)
+        .fetch_one(&mut transaction)
         .await?;
     let ended: Vec<i64> = row.try_get("ended")?;
     let last: Option<i64> = row.try_get("last")?;
@@ -106,14 +106,14 @@ pub async fn return_ended(
 }
 
 /// Gives back the slots of messages that a planner ended or collected: nothing went.
-pub(super) async fn return_unsent(
-    connection: &mut PgConnection,
-    jobs: &[i64],
-) -> Result<(), Error> {
+pub(super) async fn return_unsent(connection: &mut Transaction, jobs: &[i64]) -> Result<(), Error> {
     if jobs.is_empty() {
         return Ok(());
     }
-    let rows = query(UNSENT).bind(jobs).fetch_all(&mut *connection).await?;
+    let rows = query_planned_anew(UNSENT)
+        .bind(jobs)
+        .fetch_all(&mut *connection)
+        .await?;
     let unsent: Vec<i64> = rows
         .iter()
         .map(|row| row.try_get("job_id"))
@@ -121,7 +121,7 @@ pub(super) async fn return_unsent(
     give_slots_back(connection, &unsent).await
 }
 
-async fn give_slots_back(connection: &mut PgConnection, jobs: &[i64]) -> Result<(), Error> {
+async fn give_slots_back(connection: &mut Transaction, jobs: &[i64]) -> Result<(), Error> {
     if jobs.is_empty() {
         return Ok(());
     }

@@ -6,13 +6,13 @@ use std::collections::HashMap;
 
 use jiff::Timestamp;
 use serde_json::json;
-use sqlx::PgConnection;
 
 use super::copy::{COPIED_MIN, CopiedRows};
 use super::rows::GateInput;
 use super::statement::query;
 use super::taken::TakenMessage;
 use crate::jobs::Error;
+use crate::postgres::Transaction;
 use crate::providers::Recipient;
 
 pub(super) const END: &str = "
@@ -80,7 +80,7 @@ impl EndedMessage<'_> {
 
 /// Ends messages at `now`.
 pub(super) async fn end_messages(
-    connection: &mut PgConnection,
+    connection: &mut Transaction,
     ended: Vec<EndedMessage<'_>>,
     now: Timestamp,
 ) -> Result<(), Error> {
@@ -104,7 +104,7 @@ pub(super) async fn end_messages(
 }
 
 async fn copy_new(
-    connection: &mut PgConnection,
+    connection: &mut Transaction,
     ended: &[EndedMessage<'_>],
     now: Timestamp,
 ) -> Result<(), Error> {
@@ -159,7 +159,7 @@ async fn copy_new(
     Ok(deliveries.write(connection, COPY_DELIVERIES).await?)
 }
 
-async fn merge(connection: &mut PgConnection, ended: &[EndedMessage<'_>]) -> Result<(), Error> {
+async fn merge(connection: &mut Transaction, ended: &[EndedMessage<'_>]) -> Result<(), Error> {
     if ended.is_empty() {
         return Ok(());
     }

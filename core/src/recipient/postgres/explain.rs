@@ -7,8 +7,8 @@ use jiff::Timestamp;
 use jiff_sqlx::Timestamp as SqlTimestamp;
 use serde::Serialize;
 use serde_json::Value;
+use sqlx::Row;
 use sqlx::postgres::PgRow;
-use sqlx::{PgConnection, Row};
 
 use super::messages::load;
 use super::open_digests;
@@ -20,7 +20,7 @@ use super::rows::{
 use super::rule_sources::add_sources;
 use super::statement::query;
 use crate::jobs::Error;
-use crate::postgres::{Db, json_or_text};
+use crate::postgres::{Db, Transaction, json_or_text};
 use crate::recipient::candidate::{Candidate, CapList, Origin};
 use crate::recipient::caps::give_back;
 use crate::recipient::collectors::collectors;
@@ -251,7 +251,7 @@ fn told(id: i64, found: &Recorded, forecast: Option<&GateForecast>) -> String {
 
 /// Returns what the gates would find when they look next.
 async fn foresee(
-    connection: &mut PgConnection,
+    connection: &mut Transaction,
     job_id: i64,
     found: &Recorded,
     rules: &RecipientRules,
@@ -324,7 +324,7 @@ pub(super) struct Reading<'a> {
 impl<'a> Reading<'a> {
     /// Reads what decides about a message, or about the digest that has it.
     pub(super) async fn of(
-        connection: &mut PgConnection,
+        connection: &mut Transaction,
         input: &GateInput,
         candidate: &Candidate<'_>,
         rules: &'a RecipientRules,
@@ -406,7 +406,7 @@ fn lend(times: &StoredTimes) -> CapTimes<'_> {
 }
 
 async fn recorded(
-    connection: &mut PgConnection,
+    connection: &mut Transaction,
     job_id: i64,
     tenant: Option<&str>,
 ) -> Result<Option<Recorded>, Error> {

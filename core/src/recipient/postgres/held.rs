@@ -6,13 +6,14 @@ use serde::Serialize;
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 
-use super::statement::query;
+use super::statement::{query, query_planned_anew};
 use crate::jobs::{Attribution, COUNT_MAX, Error};
 use crate::postgres::Db;
 use crate::providers::Channel;
 use crate::recipient::address::RecipientKey;
 
-// A plan that says held may be one of a message that has gone meanwhile.
+// A plan that says held may be one of a message that has gone meanwhile. Postgres plans this for the
+// messages that there are.
 pub(super) const HELD: &str = "
 select p.gate as name, count(*) as messages, null::bigint as digests, min(p.until) as next_at
 from (
@@ -68,9 +69,9 @@ pub async fn held_counts(db: &Db) -> Result<HeldCounts, Error> {
     let mut transaction = db.begin().await?;
     let mut counts = [Vec::new(), Vec::new()];
     for (statement, counted) in [HELD, COLLECTED].into_iter().zip(&mut counts) {
-        let rows = query(statement)
+        let rows = query_planned_anew(statement)
             .bind(COUNT_MAX)
-            .fetch_all(&mut *transaction)
+            .fetch_all(&mut transaction)
             .await?;
         *counted = rows.iter().map(count).collect::<Result<_, sqlx::Error>>()?;
     }
@@ -111,7 +112,7 @@ pub async fn replan(
         .bind(signed.line())
         .bind(recipient)
         .bind(&signed.why)
-        .fetch_one(&mut *transaction)
+        .fetch_one(&mut transaction)
         .await?;
     transaction.commit().await?;
     Ok(row.try_get("messages")?)

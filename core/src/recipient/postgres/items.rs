@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 
-use sqlx::{PgConnection, Row};
+use sqlx::Row;
 
 use super::copy::{COPIED_MIN, CopiedRows};
 use super::plans::{PlanBatch, digest_key};
 use super::rows::{DigestKey, GateInput, sql_time, stored_key};
 use super::statement::query;
 use crate::jobs::Error;
+use crate::postgres::Transaction;
 use crate::recipient::digest::{Arrival, COALESCED, OpenDigest};
 use crate::recipient::gates::MessagePlan;
 
@@ -45,7 +46,7 @@ impl PlanBatch<'_> {
     /// Puts items into their digests, which it opens if need be. Returns the digest of each message.
     pub(super) async fn collect(
         &self,
-        connection: &mut PgConnection,
+        connection: &mut Transaction,
         collected: &[usize],
     ) -> Result<HashMap<usize, i64>, Error> {
         if collected.is_empty() {
@@ -105,7 +106,7 @@ impl PlanBatch<'_> {
     /// Opens digests, or counts the new items of those that are open. Returns their ids.
     async fn open_digests(
         &self,
-        connection: &mut PgConnection,
+        connection: &mut Transaction,
         growing: Vec<GrowingDigest<'_>>,
     ) -> Result<HashMap<DigestKey, i64>, Error> {
         let (mut known, new): (Vec<GrowingDigest<'_>>, Vec<GrowingDigest<'_>>) = growing
@@ -128,11 +129,10 @@ impl PlanBatch<'_> {
     /// opened one of them meanwhile.
     async fn copy_digests(
         &self,
-        connection: &mut PgConnection,
+        connection: &mut Transaction,
         new: &[GrowingDigest<'_>],
     ) -> Result<Option<HashMap<DigestKey, i64>>, Error> {
         let ids: Vec<i64> = sqlx::query_scalar(NEW_IDS)
-            .persistent(false)
             .bind(i64::try_from(new.len()).unwrap_or(i64::MAX))
             .fetch_all(&mut *connection)
             .await?;
@@ -164,7 +164,7 @@ impl PlanBatch<'_> {
 
     async fn merge_digests(
         &self,
-        connection: &mut PgConnection,
+        connection: &mut Transaction,
         open: &[GrowingDigest<'_>],
     ) -> Result<HashMap<DigestKey, i64>, Error> {
         if open.is_empty() {

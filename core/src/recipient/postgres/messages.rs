@@ -2,11 +2,11 @@
 
 use jiff::Timestamp;
 use jiff_sqlx::Timestamp as SqlTimestamp;
-use sqlx::{PgConnection, Row};
+use sqlx::Row;
 
 use super::statement::query;
 use crate::jobs::Error;
-use crate::postgres::json_or_text;
+use crate::postgres::{Transaction, json_or_text};
 use crate::recipient::candidate::{NORMAL, Origin};
 use crate::recipient::fields::GatedArgs;
 
@@ -95,7 +95,7 @@ impl GatedMessage {
 /// Reads messages, in the order of `jobs`, and the time by the clock of Postgres. A job that is
 /// gone is left out.
 pub(super) async fn load(
-    connection: &mut PgConnection,
+    connection: &mut Transaction,
     jobs: &[i64],
 ) -> Result<(Vec<GatedMessage>, Timestamp), Error> {
     let rows = query(LOAD).bind(jobs).fetch_all(connection).await?;

@@ -2,13 +2,13 @@
 
 use jiff::Timestamp;
 use jiff_sqlx::Timestamp as SqlTimestamp;
+use sqlx::Row;
 use sqlx::postgres::PgRow;
-use sqlx::{PgConnection, Row};
 
 use super::rows::sql_time;
-use super::statement::query;
+use super::statement::{query, query_planned_anew};
 use crate::jobs::{Attribution, Error};
-use crate::postgres::Db;
+use crate::postgres::{Db, Transaction};
 use crate::recipient::address::RecipientKey;
 use crate::recipient::explain::DigestView;
 use crate::recipient::rules::RecipientRules;
@@ -102,19 +102,19 @@ pub async fn open_digests(db: &Db, filter: &DigestFilter) -> Result<Vec<DigestVi
     if let Some(tenant) = &filter.tenant {
         list = list.bind(tenant);
     }
-    let rows = list.fetch_all(&mut *transaction).await?;
+    let rows = list.fetch_all(&mut transaction).await?;
     transaction.commit().await?;
     Ok(rows.iter().map(view).collect::<Result<_, sqlx::Error>>()?)
 }
 
 /// Returns the open digests of a recipient, next to close first.
 pub(super) async fn of_recipient(
-    connection: &mut PgConnection,
+    connection: &mut Transaction,
     recipient: RecipientKey,
     rules: &RecipientRules,
 ) -> Result<Vec<DigestView>, Error> {
     let types: Vec<&str> = rules.digests().map(|kind| kind.name.as_str()).collect();
-    let rows = query(OF_RECIPIENT)
+    let rows = query_planned_anew(OF_RECIPIENT)
         .bind(types)
         .bind(recipient.to_hex())
         .bind(SHOWN)
@@ -125,7 +125,7 @@ pub(super) async fn of_recipient(
 
 /// Returns an open digest.
 pub(super) async fn one(
-    connection: &mut PgConnection,
+    connection: &mut Transaction,
     id: i64,
 ) -> Result<Option<DigestView>, Error> {
     let row = query(ONE).bind(id).fetch_optional(connection).await?;
@@ -165,7 +165,7 @@ pub async fn withdraw(
     let kept = query(KEEP_OPEN)
         .bind(job_id)
         .bind(&signed.identity.tenant)
-        .fetch_optional(&mut *transaction)
+        .fetch_optional(&mut transaction)
         .await?;
     let Some(kept) = kept else {
         transaction.commit().await?;
@@ -175,14 +175,14 @@ pub async fn withdraw(
     // An empty digest of a type whose first item goes at once says when that may happen again.
     let leads = rules.digest(&name).is_some_and(|kind| kind.leading);
     let closes = kept.try_get::<i32, _>("items")? <= 1 && !leads;
-    let withdrawn = query(WITHDRAW)
+    let withdrawn = query_planned_anew(WITHDRAW)
         .bind(digest)
         .bind(job_id)
         .bind(closes)
         .bind(&name)
         .bind(signed.line())
         .bind(&signed.why)
-        .fetch_optional(&mut *transaction)
+        .fetch_optional(&mut transaction)
         .await?;
     transaction.commit().await?;
     Ok(withdrawn.map(|_| name))

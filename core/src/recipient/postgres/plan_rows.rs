@@ -2,7 +2,6 @@
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use sqlx::PgConnection;
 use sqlx::types::Json;
 
 use super::copy::{COPIED_MIN, CopiedRows};
@@ -10,6 +9,7 @@ use super::plans::PlannedMessage;
 use super::rows::sql_time;
 use super::statement::query;
 use crate::jobs::Error;
+use crate::postgres::Transaction;
 use crate::recipient::address::RecipientKey;
 use crate::recipient::digest::Arrival;
 use crate::recipient::gate::{MessageGate, UnsentReason};
@@ -50,7 +50,7 @@ pub(super) struct PlanRow<'a> {
 
 /// Writes plans, over those that are recorded.
 pub(super) async fn write_rows(
-    connection: &mut PgConnection,
+    connection: &mut Transaction,
     rows: &[PlanRow<'_>],
 ) -> Result<(), Error> {
     let (new, known): (Vec<&PlanRow<'_>>, Vec<&PlanRow<'_>>) =
@@ -62,7 +62,7 @@ pub(super) async fn write_rows(
     merge_rows(connection, &known).await
 }
 
-async fn copy_rows(connection: &mut PgConnection, rows: &[&PlanRow<'_>]) -> Result<(), Error> {
+async fn copy_rows(connection: &mut Transaction, rows: &[&PlanRow<'_>]) -> Result<(), Error> {
     let mut copied = CopiedRows::default();
     for row in rows {
         let part = parts_of(&row.planned.plan);
@@ -86,7 +86,7 @@ async fn copy_rows(connection: &mut PgConnection, rows: &[&PlanRow<'_>]) -> Resu
     Ok(copied.write(connection, COPY_PLANS).await?)
 }
 
-async fn merge_rows(connection: &mut PgConnection, rows: &[&PlanRow<'_>]) -> Result<(), Error> {
+async fn merge_rows(connection: &mut Transaction, rows: &[&PlanRow<'_>]) -> Result<(), Error> {
     if rows.is_empty() {
         return Ok(());
     }

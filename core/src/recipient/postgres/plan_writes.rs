@@ -3,7 +3,6 @@
 use std::collections::{BTreeSet, HashMap};
 
 use jiff::SignedDuration;
-use sqlx::PgConnection;
 
 use super::attempts::{GIVE_BACK, MARK, settle_claims};
 use super::crowds::count_crowd;
@@ -14,9 +13,10 @@ use super::plans::{PlanBatch, reserved_second};
 use super::reservations::{NewReservation, reserve};
 use super::rows::{ClaimKey, GateInput, sql_time};
 use super::sends::send;
-use super::statement::query;
+use super::statement::query_planned_anew;
 use super::taken::{TakenMessage, TakenMessages};
 use crate::jobs::Error;
+use crate::postgres::Transaction;
 use crate::recipient::address::RecipientKey;
 use crate::recipient::digest::Arrival;
 use crate::recipient::gates::MessagePlan;
@@ -47,7 +47,7 @@ const DELIVERIES_KEPT: SignedDuration = SignedDuration::from_hours(24);
 impl PlanBatch<'_> {
     pub(super) async fn write(
         &self,
-        connection: &mut PgConnection,
+        connection: &mut Transaction,
         taken: &TakenMessages,
         mut sending: Vec<i64>,
     ) -> Result<(), Error> {
@@ -83,7 +83,7 @@ impl PlanBatch<'_> {
         self.record(connection, &digest_ids).await
     }
 
-    async fn reserve(&self, connection: &mut PgConnection) -> Result<(), Error> {
+    async fn reserve(&self, connection: &mut Transaction) -> Result<(), Error> {
         let mut rows: Vec<NewReservation> = Vec::new();
         for (at, one) in self.planned.iter().enumerate() {
             let Some(second) = reserved_second(&one.plan, self.now) else {
@@ -106,7 +106,7 @@ impl PlanBatch<'_> {
 
     async fn hold(
         &self,
-        connection: &mut PgConnection,
+        connection: &mut Transaction,
         taken: &TakenMessages,
         held: &[usize],
     ) -> Result<(), Error> {
@@ -132,7 +132,7 @@ impl PlanBatch<'_> {
             .iter()
             .filter_map(|at| Some((*at, taken.get(self.planned[*at].job_id)?)))
             .collect();
-        query(HOLD)
+        query_planned_anew(HOLD)
             .bind(held.iter().map(|one| one.1.job_id).collect::<Vec<_>>())
             .bind(held.iter().map(|one| until(one.0)).collect::<Vec<_>>())
             .bind(held.iter().map(|one| coalesces(one.0)).collect::<Vec<_>>())
@@ -162,7 +162,7 @@ impl PlanBatch<'_> {
 
     async fn end(
         &self,
-        connection: &mut PgConnection,
+        connection: &mut Transaction,
         taken: &TakenMessages,
         ended: &[(usize, &'static str, String)],
     ) -> Result<(), Error> {
@@ -190,7 +190,7 @@ impl PlanBatch<'_> {
     /// as every delivery is kept, that of the item says so by itself.
     async fn mark_collected(
         &self,
-        connection: &mut PgConnection,
+        connection: &mut Transaction,
         ended: &[(usize, &'static str, String)],
     ) -> Result<(), Error> {
         let mut collected = self.claims_of(ended, |reason| reason == "collected");
@@ -219,7 +219,7 @@ impl PlanBatch<'_> {
     /// Records the plans of messages that do not go at once, or did not before.
     async fn record(
         &self,
-        connection: &mut PgConnection,
+        connection: &mut Transaction,
         digest_ids: &HashMap<usize, i64>,
     ) -> Result<(), Error> {
         let rows: Vec<PlanRow<'_>> = self

@@ -7,7 +7,6 @@
 use std::collections::{HashMap, HashSet};
 
 use jiff::Timestamp;
-use sqlx::PgConnection;
 
 use super::claims::{NewClaim, write_claims};
 use super::messages::{GatedMessage, load};
@@ -20,7 +19,7 @@ use super::taken::{
     DUE_JOBS, Look, PUT_JOB_OFF, TakenMessages, take_due, take_jobs, take_siblings,
 };
 use crate::jobs::Error;
-use crate::postgres::Db;
+use crate::postgres::{Db, Transaction};
 use crate::recipient::address::RecipientKey;
 use crate::recipient::candidate::{CapList, Origin};
 use crate::recipient::caps::CapWindow;
@@ -91,7 +90,7 @@ pub async fn plan_jobs(
 
 /// Returns the jobs of messages whose plan is due, at most `most`.
 pub async fn due_jobs(db: &Db, most: i64) -> Result<Vec<i64>, Error> {
-    let due = sqlx::query_scalar(DUE_JOBS).persistent(false).bind(most);
+    let due = sqlx::query_scalar(DUE_JOBS).bind(most);
     Ok(due.fetch_all(db).await?)
 }
 
@@ -117,13 +116,13 @@ pub async fn plan_apart(
 }
 
 /// Makes a transaction fail soon where it would wait for a lock.
-pub(super) async fn give_way_soon(connection: &mut PgConnection) -> Result<(), Error> {
+pub(super) async fn give_way_soon(connection: &mut Transaction) -> Result<(), Error> {
     sqlx::raw_sql(GIVE_WAY_SOON).execute(connection).await?;
     Ok(())
 }
 
 async fn plan_taken(
-    connection: &mut PgConnection,
+    connection: &mut Transaction,
     mut taken: TakenMessages,
     waking: Waking,
     rules: &RecipientRules,
@@ -190,7 +189,7 @@ pub(super) struct PlanBatch<'a> {
 
 impl<'a> PlanBatch<'a> {
     pub(super) async fn read(
-        connection: &mut PgConnection,
+        connection: &mut Transaction,
         inputs: Vec<GateInput>,
         rules: &'a RecipientRules,
         now: Timestamp,
@@ -229,7 +228,7 @@ impl<'a> PlanBatch<'a> {
     }
 
     /// Claims the contents of all messages that the gates before dedup let pass.
-    async fn claim(&mut self, connection: &mut PgConnection) -> Result<(), Error> {
+    async fn claim(&mut self, connection: &mut Transaction) -> Result<(), Error> {
         let passes = |input: &&GateInput| {
             let candidate = input.candidate();
             let rows = GateRows {
@@ -286,7 +285,7 @@ impl<'a> PlanBatch<'a> {
 
     /// Reads the times of all lists. Those of lists without room now are locked and read again, so
     /// that no two messages get the same time.
-    async fn read_times(&mut self, connection: &mut PgConnection) -> Result<(), Error> {
+    async fn read_times(&mut self, connection: &mut Transaction) -> Result<(), Error> {
         let jobs: Vec<i64> = self
             .inputs
             .iter()
@@ -318,7 +317,7 @@ impl<'a> PlanBatch<'a> {
 
     async fn read_lists(
         &mut self,
-        connection: &mut PgConnection,
+        connection: &mut Transaction,
         lists: &[StoredList],
         jobs: &[i64],
         locks: bool,
@@ -335,7 +334,7 @@ impl<'a> PlanBatch<'a> {
         Ok(())
     }
 
-    async fn read_digests(&mut self, connection: &mut PgConnection) -> Result<(), Error> {
+    async fn read_digests(&mut self, connection: &mut Transaction) -> Result<(), Error> {
         let mut keys: Vec<DigestKey> = Vec::new();
         for (input, lists) in self.inputs.iter().zip(&self.lists) {
             let candidate = input.candidate();
@@ -359,7 +358,7 @@ impl<'a> PlanBatch<'a> {
     /// Plans each message with what those before it take.
     pub(super) async fn plan_all(
         &mut self,
-        connection: &mut PgConnection,
+        connection: &mut Transaction,
         capacity: Capacity<'_>,
     ) -> Result<(), Error> {
         // The size of the crowd is read once the quarters of an hour are known.

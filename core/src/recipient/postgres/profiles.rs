@@ -200,7 +200,7 @@ impl RecipientProfiles {
             .persistent(false)
             .bind(tenant)
             .bind(id)
-            .fetch_optional(&mut *transaction)
+            .fetch_optional(&mut transaction)
             .await?;
         let addresses = match row.as_ref().map(stored).transpose()? {
             Some(recipient) => recipient.addresses(),
@@ -225,7 +225,7 @@ impl RecipientProfiles {
             .bind(digests)
             .bind(signed.line())
             .bind(&signed.why)
-            .fetch_one(&mut *transaction)
+            .fetch_one(&mut transaction)
             .await?;
         let erased = ErasedRecipient {
             profile: row.try_get("had_profile")?,

@@ -17,7 +17,7 @@ pub async fn prune(db: &Db, rules: &RecipientRules, part: i32) -> Result<i64, Er
         .bind(part.rem_euclid(PARTS))
         .bind(rules.longest_dedup().as_secs_f64())
         .bind(rules.longest_cap_s() as f64)
-        .fetch_one(&mut *transaction)
+        .fetch_one(&mut transaction)
         .await?;
     transaction.commit().await?;
     Ok(sqlx::Row::try_get(&row, 0)?)

@@ -66,7 +66,7 @@ pub async fn addressless(
         .bind(tenant)
         .bind(ids)
         .bind(channels)
-        .fetch_all(&mut *transaction)
+        .fetch_all(&mut transaction)
         .await?;
     transaction.commit().await?;
     let found = |row: &sqlx::postgres::PgRow| {

@@ -31,7 +31,7 @@ pub async fn refusal(
         return Ok(None);
     }
     let mut transaction = db.begin().await?;
-    let row = query(NOW).fetch_one(&mut *transaction).await?;
+    let row = query(NOW).fetch_one(&mut transaction).await?;
     let now: SqlTimestamp = sqlx::Row::try_get(&row, "now")?;
     let now = now.to_jiff();
     let message = GatedMessage {

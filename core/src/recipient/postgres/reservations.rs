@@ -2,12 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use sqlx::PgConnection;
-
 use super::copy::{COPIED_MIN, CopiedRows};
 use super::rows::{StoredList, columns, stored};
-use super::statement::query;
+use super::statement::query_planned_anew;
 use crate::jobs::Error;
+use crate::postgres::Transaction;
 use crate::recipient::address::RecipientKey;
 
 // A row that stays must not be deleted: the insert would have found it before.
@@ -34,7 +33,7 @@ pub(super) type NewReservation = (StoredList, i64, i64);
 
 /// Writes reservations, in place of those that the jobs `had` have, each with its recipient.
 pub(super) async fn reserve(
-    connection: &mut PgConnection,
+    connection: &mut Transaction,
     rows: &[NewReservation],
     had: &[(RecipientKey, i64)],
 ) -> Result<(), Error> {
@@ -60,7 +59,7 @@ pub(super) async fn reserve(
     let (recipients, ids) = columns(&lists);
     let seconds: Vec<i32> = changed.iter().map(|row| stored(row.1)).collect();
     let jobs: Vec<i64> = changed.iter().map(|row| row.2).collect();
-    query(RESERVE)
+    query_planned_anew(RESERVE)
         .bind(recipients)
         .bind(ids)
         .bind(seconds)

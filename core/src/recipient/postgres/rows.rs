@@ -5,13 +5,13 @@ use std::collections::HashMap;
 use jiff::Timestamp;
 use jiff_sqlx::Timestamp as SqlTimestamp;
 use serde_json::Value;
-use sqlx::{PgConnection, Row};
+use sqlx::Row;
 
 use super::messages::GatedMessage;
-use super::statement::query;
+use super::statement::{query, query_planned_anew};
 use super::unknown_zones::note_unknown_zone;
 use crate::jobs::Error;
-use crate::postgres::json_or_text;
+use crate::postgres::{Transaction, json_or_text};
 use crate::providers::Recipient;
 use crate::recipient::address::{RecipientKey, suppression_digest};
 use crate::recipient::candidate::{Candidate, CapList};
@@ -33,15 +33,18 @@ pub(super) const DEFAULTS: &str = "
 select d.tenant, d.profile from flyball.recipient_defaults d where d.tenant = any($1)";
 
 /// The keyed digests of addresses, and whether each is suppressed.
+// Without the offset a plan for few suppressions reads all of them.
 pub(super) const SUPPRESSED: &str = "
-select a.digest, exists (select from flyball.suppression s where s.channel = a.channel and s.recipient_digest = a.digest) as is_suppressed
+select a.digest, exists (
+    select from flyball.suppression s where s.channel = a.channel and s.recipient_digest = a.digest offset 0
+) as is_suppressed
 from unnest($1::text[], flyball.keyed_digests($2::bytea[])) with ordinality as a(channel, digest, n)
 order by a.n";
 
 // A claim counts while its job lives. One whose job has ended counts as marked if a provider
 // accepted the message, because the worker may have died between the two, or if nobody knows
 // whether one did: whoever cuts an attempt off marks nothing. The offset keeps the planner from
-// asking twice for what is costly.
+// asking twice for what is costly, and each limit from reading a table for all claims at once.
 pub(super) const CLAIMS: &str = "
 select uuid_send(d.recipient) as recipient, d.content, d.job_id, coalesce(s.updated_at, u.at, d.at) as at,
     d.is_marked or s.updated_at is not null or u.at is not null as is_marked,
@@ -53,6 +56,7 @@ cross join lateral (
 left join lateral (
     select h.updated_at from flyball.delivery h
     where not d.is_marked and h.job_id = d.job_id and h.state in ('sent', 'delivered', 'bounced', 'collected')
+    limit 1
 ) s on true
 cross join lateral (
     select not d.is_marked and s.updated_at is null and (
@@ -61,7 +65,11 @@ cross join lateral (
         or exists (select from flyball.lease h where h.job_id = d.job_id)
         or exists (
             select from flyball.job j
-            join flyball.ready h on h.lane_id in (j.lane_id, j.admission_lane) and h.priority = j.priority and h.job_id = j.id
+            cross join lateral (
+                select from flyball.ready h
+                where h.lane_id in (j.lane_id, j.admission_lane) and h.priority = j.priority and h.job_id = j.id
+                limit 1
+            ) w
             where j.id = d.job_id
         )
     ) as lives
@@ -101,7 +109,11 @@ where r.job_id <> all ($3)
     and (exists (select from flyball.scheduled s where s.job_id = r.job_id)
         or exists (
             select from flyball.job j
-            join flyball.ready h on h.lane_id in (j.lane_id, j.admission_lane) and h.priority = j.priority and h.job_id = j.id
+            cross join lateral (
+                select from flyball.ready h
+                where h.lane_id in (j.lane_id, j.admission_lane) and h.priority = j.priority and h.job_id = j.id
+                limit 1
+            ) w
             where j.id = r.job_id
         )
         or exists (select from flyball.lease l where l.job_id = r.job_id))
@@ -206,7 +218,7 @@ impl GateInput {
 
 /// Reads profiles and suppressions of messages.
 pub(super) async fn inputs(
-    connection: &mut PgConnection,
+    connection: &mut Transaction,
     messages: Vec<GatedMessage>,
 ) -> Result<Vec<GateInput>, Error> {
     let profiles = profiles(connection, &messages).await?;
@@ -251,7 +263,7 @@ fn input(message: GatedMessage, args: GatedArgs, profile: Profile, defaults: Pro
 }
 
 async fn profiles(
-    connection: &mut PgConnection,
+    connection: &mut Transaction,
     messages: &[GatedMessage],
 ) -> Result<HashMap<(String, String), Profile>, Error> {
     let named = messages.iter().filter_map(|message| {
@@ -275,7 +287,7 @@ async fn profiles(
 }
 
 async fn defaults(
-    connection: &mut PgConnection,
+    connection: &mut Transaction,
     messages: &[GatedMessage],
 ) -> Result<HashMap<String, Profile>, Error> {
     let mut tenants: Vec<&str> = messages.iter().map(|one| one.tenant.as_str()).collect();
@@ -308,7 +320,7 @@ fn profile(stored: &Value) -> Profile {
 
 /// Reads which addresses are suppressed, and the digest under which each is known.
 async fn read_suppressions(
-    connection: &mut PgConnection,
+    connection: &mut Transaction,
     inputs: &mut [GateInput],
 ) -> Result<(), Error> {
     let mut known: Vec<&mut GateInput> = inputs
@@ -323,7 +335,6 @@ async fn read_suppressions(
         })
         .unzip();
     let found: Vec<(Vec<u8>, bool)> = sqlx::query_as(SUPPRESSED)
-        .persistent(false)
         .bind(channels)
         .bind(digests)
         .fetch_all(connection)
@@ -352,7 +363,7 @@ pub(super) fn counting(
 
 /// Reads the claims on the contents of messages that may still count.
 pub(super) async fn claims(
-    connection: &mut PgConnection,
+    connection: &mut Transaction,
     inputs: &[&GateInput],
 ) -> Result<HashMap<(RecipientKey, i64), DedupClaim>, Error> {
     Ok(counting(&stored_claims(connection, inputs).await?))
@@ -360,7 +371,7 @@ pub(super) async fn claims(
 
 /// Reads all claims on the contents of messages.
 pub(super) async fn stored_claims(
-    connection: &mut PgConnection,
+    connection: &mut Transaction,
     inputs: &[&GateInput],
 ) -> Result<HashMap<(RecipientKey, i64), StoredClaim>, Error> {
     let recipients: Vec<String> = inputs.iter().map(|one| one.recipient.to_hex()).collect();
@@ -388,7 +399,7 @@ pub(super) async fn stored_claims(
 
 /// Reads the sends of lists; with `locks` nobody else takes or reserves a slot meanwhile.
 pub(super) async fn sent(
-    connection: &mut PgConnection,
+    connection: &mut Transaction,
     lists: &[StoredList],
     locks: bool,
 ) -> Result<HashMap<StoredList, Vec<i64>>, Error> {
@@ -411,7 +422,7 @@ pub(super) async fn sent(
 
 /// Reads the reservations of lists, but for those of these jobs.
 pub(super) async fn reserved(
-    connection: &mut PgConnection,
+    connection: &mut Transaction,
     lists: &[StoredList],
     but_for: &[i64],
 ) -> Result<HashMap<StoredList, Vec<i64>>, Error> {
@@ -419,7 +430,7 @@ pub(super) async fn reserved(
         return Ok(HashMap::new());
     }
     let (recipients, ids) = columns(lists);
-    let rows = query(RESERVED)
+    let rows = query_planned_anew(RESERVED)
         .bind(recipients)
         .bind(ids)
         .bind(but_for)
@@ -438,7 +449,7 @@ pub(super) type DigestKey = (String, RecipientKey, String);
 
 /// Reads open digests; with `locks` none of them closes meanwhile.
 pub(super) async fn digests(
-    connection: &mut PgConnection,
+    connection: &mut Transaction,
     keys: &[DigestKey],
     locks: bool,
 ) -> Result<HashMap<DigestKey, OpenDigest>, Error> {
@@ -472,7 +483,7 @@ pub(super) async fn digests(
 
 /// Reads the numbers of messages that were held until a quarter of an hour, by throttle.
 pub(super) async fn crowd(
-    connection: &mut PgConnection,
+    connection: &mut Transaction,
     quarters: &[(String, i64)],
 ) -> Result<HashMap<(String, i64), u64>, Error> {
     if quarters.is_empty() {
@@ -481,7 +492,6 @@ pub(super) async fn crowd(
     let throttles: Vec<&str> = quarters.iter().map(|one| one.0.as_str()).collect();
     let times: Vec<i64> = quarters.iter().map(|one| one.1).collect();
     let rows: Vec<(String, i64, i64)> = sqlx::query_as(CROWD)
-        .persistent(false)
         .bind(throttles)
         .bind(times)
         .fetch_all(connection)

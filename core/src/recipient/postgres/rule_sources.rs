@@ -1,11 +1,12 @@
 //! The sources of the rules by which gates decided: who set each, and when.
 
 use jiff_sqlx::Timestamp as SqlTimestamp;
-use sqlx::{PgConnection, Row};
+use sqlx::Row;
 
 use super::rows::GateInput;
 use super::statement::query;
 use crate::jobs::Error;
+use crate::postgres::Transaction;
 use crate::recipient::address::suppression_digest;
 use crate::recipient::explain::GateStep;
 use crate::recipient::gate::MessageGate;
@@ -25,7 +26,7 @@ where s.channel = $1 and s.recipient_digest = flyball.keyed_digest($2)";
 
 /// Adds to each step that has a rule who set it.
 pub(super) async fn add_sources(
-    connection: &mut PgConnection,
+    connection: &mut Transaction,
     input: &GateInput,
     rules: &RecipientRules,
     steps: &mut [GateStep],
@@ -53,7 +54,7 @@ pub(super) async fn add_sources(
 
 /// Adds the author and the time that a row knows.
 async fn signed(
-    connection: &mut PgConnection,
+    connection: &mut Transaction,
     input: &GateInput,
     source: RuleSource,
 ) -> Result<RuleSource, Error> {

@@ -29,7 +29,7 @@ pub async fn publish_rules(db: impl Into<Db>, rules: &RecipientRules) -> Result<
         .bind(rules.origin.changed_at.map(sql_time))
         .bind(refusing)
         .bind(texts)
-        .execute(&mut *transaction)
+        .execute(&mut transaction)
         .await?;
     transaction.commit().await?;
     Ok(())

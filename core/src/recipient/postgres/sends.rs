@@ -2,17 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sqlx::PgConnection;
-
 use super::copy::{COPIED_MIN, CopiedRows};
 use super::statement::query;
 use super::taken::TakenMessage;
 use crate::jobs::Error;
+use crate::postgres::Transaction;
 
 /// The most lanes in one notification, which holds 8,000 bytes.
 const TOLD_TOGETHER: usize = 370;
 
-// No `on conflict`, which writes a record of the log more for each row.
+// No `on conflict`, which writes a record of the log more for each row. The offset makes a probe of
+// each, whatever was ready when Postgres planned this.
 pub(super) const SEND: &str = "
 with told as materialized (
     select count(pg_notify('flyball', t.lanes)) from unnest($1::text[]) as t(lanes)
@@ -23,6 +23,7 @@ select r.* from unnest($2::bigint[], $3::smallint[], $4::bigint[], $5::smallint[
 cross join told
 where not exists (
     select from flyball.ready h where h.lane_id = r.lane_id and h.priority = r.priority and h.job_id = r.job_id
+    offset 0
 )";
 
 /// Notifies the workers, and finds those of the jobs that are ready already: a copy of such a row
@@ -36,13 +37,14 @@ from unnest($2::bigint[], $3::smallint[], $4::bigint[]) as r(lane_id, priority, 
 cross join told
 where exists (
     select from flyball.ready h where h.lane_id = r.lane_id and h.priority = r.priority and h.job_id = r.job_id
+    offset 0
 )";
 
 const COPY_READY: &str = "copy flyball.ready (lane_id, priority, job_id, attempt, cost, holds_unique) from stdin (format binary)";
 
 /// Makes messages ready.
 pub(super) async fn send(
-    connection: &mut PgConnection,
+    connection: &mut Transaction,
     mut sending: Vec<&TakenMessage>,
 ) -> Result<(), Error> {
     if sending.is_empty() {
@@ -71,7 +73,6 @@ pub(super) async fn send(
         return Ok(());
     }
     let ready: Vec<i64> = sqlx::query_scalar(TELL)
-        .persistent(false)
         .bind(notices(&sending))
         .bind(lanes)
         .bind(priorities)

@@ -8,11 +8,12 @@ use std::collections::HashMap;
 
 use jiff::Timestamp;
 use jiff_sqlx::Timestamp as SqlTimestamp;
+use sqlx::Row;
 use sqlx::postgres::PgRow;
-use sqlx::{PgConnection, Row};
 
 use super::statement::query;
 use crate::jobs::Error;
+use crate::postgres::Transaction;
 use crate::recipient::address::RecipientKey;
 use crate::recipient::fields::USUAL_CATEGORY;
 use crate::recipient::quiet::COALESCED_MIN;
@@ -192,7 +193,7 @@ impl TakenMessages {
 /// [`Look::AtFresh`] takes none that anybody has touched since it was scheduled: the row of one is
 /// locked, or was.
 pub(super) async fn take_due(
-    connection: &mut PgConnection,
+    connection: &mut Transaction,
     look: Look,
     most: i64,
 ) -> Result<TakenMessages, Error> {
@@ -206,7 +207,7 @@ pub(super) async fn take_due(
 
 /// Takes those of these messages that are not planned yet.
 pub(super) async fn take_jobs(
-    connection: &mut PgConnection,
+    connection: &mut Transaction,
     jobs: &[i64],
 ) -> Result<TakenMessages, Error> {
     let rows = query(TAKE_JOBS).bind(jobs).fetch_all(connection).await?;
@@ -216,7 +217,7 @@ pub(super) async fn take_jobs(
 /// Takes the messages that become one digest with those that wake, whose numbers are given by
 /// recipient and category.
 pub(super) async fn take_siblings(
-    connection: &mut PgConnection,
+    connection: &mut Transaction,
     woken: &HashMap<(RecipientKey, String), i64>,
 ) -> Result<TakenMessages, Error> {
     let recipients = woken.keys().map(|(recipient, _)| recipient.to_hex());

@@ -6,12 +6,12 @@ use futures_util::TryStreamExt as _;
 use jiff::Timestamp;
 use jiff_sqlx::Timestamp as SqlTimestamp;
 use serde_json::{Map, Value, json};
+use sqlx::Row;
 use sqlx::postgres::PgRow;
-use sqlx::{PgConnection, Row};
 
-use super::statement::query;
+use super::statement::{query, query_planned_anew};
 use crate::jobs::Error;
-use crate::postgres::json_or_text;
+use crate::postgres::{Transaction, json_or_text};
 use crate::recipient::text_bytes::text_bytes;
 
 pub(super) const TAKE_ITEMS: &str = "
@@ -142,7 +142,7 @@ fn only_shown(mut args: Value) -> Value {
 
 /// Takes all items of digests, each in the order in which they came.
 pub(super) async fn take_items(
-    connection: &mut PgConnection,
+    connection: &mut Transaction,
     digests: &HashMap<i64, ItemsWanted>,
 ) -> Result<HashMap<i64, TakenItems>, Error> {
     let mut items: HashMap<i64, TakenItems> = HashMap::new();
@@ -161,7 +161,7 @@ pub(super) async fn take_items(
 /// Takes the first `most` items of a digest, or fewer that have `bytes` bytes. Returns them, and
 /// the number of those that were found.
 pub(super) async fn take_part(
-    connection: &mut PgConnection,
+    connection: &mut Transaction,
     digest: i64,
     most: usize,
     bytes: usize,
@@ -170,7 +170,7 @@ pub(super) async fn take_part(
     let mut taken = TakenItems::default();
     let mut found: i64 = 0;
     let whole = |limit: usize| i64::try_from(limit).unwrap_or(i64::MAX);
-    let mut rows = query(TAKE_PART)
+    let mut rows = query_planned_anew(TAKE_PART)
         .bind(digest)
         .bind(whole(most))
         .bind(whole(bytes))
@@ -189,7 +189,7 @@ pub(super) async fn take_part(
 
 /// Returns the bytes of all items of each of these digests.
 pub(super) async fn item_bytes(
-    connection: &mut PgConnection,
+    connection: &mut Transaction,
     digests: &[i64],
 ) -> Result<HashMap<i64, usize>, Error> {
     if digests.is_empty() {
