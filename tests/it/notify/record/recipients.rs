@@ -477,9 +477,11 @@ async fn of_messages_that_are_read_together_that_of_a_refused_row_fails_alone() 
     };
     let begun = join_all(messages.iter().copied().map(begin)).await;
     let mut read: Vec<bool> = begun.iter().map(Result::is_ok).collect();
-    // A row is passed over while the statement before, which failed, still has it locked.
-    if read[1] {
-        read[1] = begin(messages[1]).await.is_ok();
+    // A row is passed over while a statement before, which failed, still has it locked.
+    for _ in 0..50 {
+        if read[1] {
+            read[1] = begin(messages[1]).await.is_ok();
+        }
     }
     assert_eq!(read, [true, false, true]);
 }
