@@ -105,6 +105,8 @@ pub struct Lane {
     pub cost: f64,
     /// Turns in a row at which the throttle had tokens for less than one job.
     pub turns_lost: u8,
+    /// The end of the wait that was told at the last of them.
+    pub short_until: Option<Instant>,
     /// Position in virtual time.
     pub tag: f64,
     /// Position among lanes of the same tag.
@@ -143,6 +145,7 @@ impl Lane {
             weight: f64::from(weight).max(1e-3),
             cost: 1.0,
             turns_lost: 0,
+            short_until: None,
             tag: 0.0,
             order: 0,
             last: 0,
@@ -286,6 +289,7 @@ impl Lane {
     fn rest_empty(&mut self) {
         self.appetite = MIN_APPETITE;
         self.turns_lost = 0;
+        self.short_until = None;
         self.visits = 0;
         self.priorities = 0;
         self.served = None;

@@ -502,3 +502,40 @@ fn a_lane_of_costly_jobs_gets_its_share_beside_cheap_ones_that_take_each_token()
     assert!((5..=8).contains(&jobs[7]), "{jobs:?}");
     assert!(jobs[1..7].iter().all(|jobs| *jobs >= 45), "{jobs:?}");
 }
+
+#[test]
+fn a_costly_lane_whose_tokens_are_taken_elsewhere_begins_with_one_unless_there_are_windows() {
+    for has_windows in [false, true] {
+        let mut simulation = Simulation::new();
+        simulation.add(1, "mail");
+        (0..50).for_each(|_| simulation.scheduler.learn_cost(1, 40.0));
+        let begun = simulation.now;
+        let mut first_cheap = None;
+        while simulation.now < begun + Duration::from_secs(10) {
+            for one in simulation.scheduler.plan(simulation.now, PERMITS) {
+                if one.ask.lanes[0].cost <= 1.0 {
+                    first_cheap.get_or_insert(simulation.now - begun);
+                }
+                // Others take each token, so the end of the wait moves with each check.
+                let refusal = Grant {
+                    wait: Duration::from_secs(2),
+                    ..grant(0, Some(Limit::Throttle))
+                };
+                let answer = AcquireResponse {
+                    lanes: vec![refusal],
+                    has_windows,
+                    ..AcquireResponse::default()
+                };
+                simulation.scheduler.answered(&one, &answer, simulation.now);
+            }
+            simulation.now += TURN;
+        }
+        let third = Duration::from_secs(4)..Duration::from_secs(6);
+        assert_eq!(
+            first_cheap.is_some_and(|after| third.contains(&after)),
+            !has_windows,
+            "{first_cheap:?}"
+        );
+        assert_eq!(first_cheap.is_none(), has_windows, "{first_cheap:?}");
+    }
+}

@@ -95,6 +95,9 @@ pub struct AcquireResponse {
     /// True if the throttle and those above it decide alone: none of its keys has a rate, a pause
     /// or learned state. False if unknown.
     pub levels_decide: bool,
+    /// True if the throttle, a level above it or its keys have rolling windows, which allow nothing
+    /// to be charged later. False if unknown.
+    pub has_windows: bool,
     /// The knob `over_limit`: the fate of jobs that were not granted.
     pub over_limit: OverLimit,
     /// The highest charged cost of one unit, in tokens; a more expensive unit was charged this.
@@ -114,6 +117,7 @@ impl Default for AcquireResponse {
             weight: 1.0,
             limits_concurrency: false,
             levels_decide: false,
+            has_windows: false,
             over_limit: OverLimit::Wait,
             max_cost: MAX_COST,
             server_error: None,

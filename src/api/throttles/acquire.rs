@@ -52,7 +52,8 @@ const NAP_MAX: Duration = Duration::from_secs(1);
 /// cause a busy loop.
 const NAP_MIN: Duration = Duration::from_millis(2);
 
-/// The refusals at the end of its wait after which a request begins with one token.
+/// The refusals, each at the end of the wait that the one before told, after which a request begins
+/// with one token.
 const TURNS_LOST: u32 = 3;
 
 /// The tokens wanted: `tokens`, all or nothing, or up to `want` units of `cost` tokens each.
@@ -402,6 +403,7 @@ async fn wait_for(
         () = state.cancel.cancelled() => None,
     };
     let mut turns_lost = 0;
+    let mut short_until: Option<Instant> = None;
     loop {
         let answer = match turns_lost < TURNS_LOST {
             true => throttles.acquire(ask).await,
@@ -417,10 +419,14 @@ async fn wait_for(
         else {
             return answer;
         };
-        let nap = reported.clamp(NAP_MIN, NAP_MAX).min(left);
-        turns_lost += u32::from(nap >= reported && is_short(&answer));
+        let now = Instant::now();
+        // What others take moves the end with each answer, so the first that was told counts.
+        if is_short(&answer) && short_until.is_none_or(|end| end <= now) {
+            turns_lost += 1;
+            short_until = Some(now + reported.min(wait));
+        }
         tokio::select! {
-            () = sleep(nap) => {}
+            () = sleep(reported.clamp(NAP_MIN, NAP_MAX).min(left)) => {}
             () = state.cancel.cancelled() => {}
         }
     }
@@ -429,18 +435,15 @@ async fn wait_for(
 /// Returns true if a throttle has fewer tokens than wanted. Rolling windows are exact, and allow
 /// nothing to be charged later.
 fn is_short(answer: &AcquireResponse) -> bool {
-    answer.lanes.first().is_some_and(|grant| {
-        let is_of_level = matches!(grant.limit, Some(Limit::Throttle | Limit::Tier { .. }));
-        is_of_level && !grant.by_windows
-    })
+    let limit = answer.lanes.first().and_then(|grant| grant.limit.as_ref());
+    matches!(limit, Some(Limit::Throttle | Limit::Tier { .. })) && !answer.has_windows
 }
 
 /// Takes one token of one unit, and charges the rest of it, for which all then wait: what others
 /// take one by one is never enough for many.
 async fn begin_with_one(throttles: &dyn Store, ask: &AcquireRequest) -> AcquireResponse {
     let lane = &ask.lanes[0];
-    let rest = lane.cost - 1.0;
-    if rest <= 0.0 {
+    if lane.cost <= 1.0 {
         return throttles.acquire(ask).await;
     }
     let one = AcquireRequest {
@@ -453,7 +456,10 @@ async fn begin_with_one(throttles: &dyn Store, ask: &AcquireRequest) -> AcquireR
     };
     let answer = throttles.acquire(&one).await;
     let is_charged = answer.at_us > 0 && answer.lanes.iter().any(|grant| grant.granted > 0);
+    // At once it would have been charged no more than this.
+    let rest = lane.cost.min(answer.max_cost) - 1.0;
     if is_charged
+        && rest > 0.0
         && let Err(error) = throttles
             .settle_many(&ask.throttle, &[(lane.key.as_str(), rest)])
             .await

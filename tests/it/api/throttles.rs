@@ -130,22 +130,26 @@ async fn acquire(client: Client, url: String, body: Value) -> Value {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_that_waits_for_many_tokens_is_not_overtaken_for_ever_by_those_of_other_keys() {
     let api = spawn_api(None).await;
-    api.turn("mixed", &[("rps", "20")]).await;
-    let url = format!("{}/api/v1/throttles/mixed/acquire", api.base);
-    let mut others = JoinSet::new();
-    for n in 0..6 {
-        let (client, url) = (api.client.clone(), url.clone());
-        others.spawn(async move {
-            for _ in 0..10_000 {
-                let body = json!({"key": format!("k{n}"), "tokens": 1, "wait_ms": 5000});
-                acquire(client.clone(), url.clone(), body).await;
-            }
-        });
+    // Those of the second come in two seconds, which is longer than a pause between two requests.
+    for (throttle, window, tokens) in [("mixed", "1", 8), ("deep", "10", 40)] {
+        api.turn(throttle, &[("rps", "20"), ("window", window)])
+            .await;
+        let url = format!("{}/api/v1/throttles/{throttle}/acquire", api.base);
+        let mut others = JoinSet::new();
+        for n in 0..6 {
+            let (client, url) = (api.client.clone(), url.clone());
+            others.spawn(async move {
+                for _ in 0..10_000 {
+                    let body = json!({"key": format!("k{n}"), "tokens": 1, "wait_ms": 5000});
+                    acquire(client.clone(), url.clone(), body).await;
+                }
+            });
+        }
+
+        let body = json!({"key": "many", "tokens": tokens, "wait_ms": 30_000});
+        let many = acquire(api.client.clone(), url, body).await;
+
+        assert_eq!(many["allowed"], true, "{many}");
+        others.abort_all();
     }
-
-    let body = json!({"key": "many", "tokens": 8, "wait_ms": 30_000});
-    let many = acquire(api.client.clone(), url, body).await;
-
-    assert_eq!(many["allowed"], true, "{many}");
-    others.abort_all();
 }

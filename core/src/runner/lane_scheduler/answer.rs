@@ -28,11 +28,11 @@ impl LaneScheduler {
         let drops = answer.over_limit == OverLimit::Drop;
         let (mut granted_all, mut wanted, mut wanted_of_ring) = (0, 0, 0);
         let (mut refused, mut probes) = (None, false);
-        // A check before the end of a wait takes no turn.
-        let mut turn = match self.rings[requested.ring].block {
-            Some(block) if block.wait.end.is_some() => None,
-            _ if drops => None,
-            _ => self.first_due(&requested.lanes),
+        let block = self.rings[requested.ring].block;
+        let is_check = block.is_some_and(|block| block.wait.end.is_some());
+        let mut turn = match drops {
+            true => None,
+            false => self.first_due(&requested.lanes),
         };
         for ((id, wish), grant) in requested
             .lanes
@@ -56,7 +56,13 @@ impl LaneScheduler {
             }
             let cost = self.full_cost(*id, wish.cost);
             self.charge(*id, grant.granted, cost.min(answer.max_cost));
-            self.turn_ended(*id, grant, turn.take_if(|first| *first == *id).is_some());
+            let is_first = turn.take_if(|first| *first == *id).is_some();
+            if grant.granted > 0 || answer.has_windows {
+                // Rolling windows are exact, and allow nothing to be charged later.
+                self.turns_over(*id);
+            } else if is_first {
+                self.turn_lost(*id, grant, is_check, now);
+            }
             self.hold(*id, i64::from(grant.granted));
             if let Some(wait) = wait {
                 self.stand(*id, LaneStatus::Waiting(wait));
@@ -107,20 +113,27 @@ impl LaneScheduler {
         }
     }
 
+    /// Forgets the turns that a lane has lost.
+    fn turns_over(&mut self, id: i64) {
+        if let Some(lane) = self.lanes.get_mut(&id) {
+            (lane.turns_lost, lane.short_until) = (0, None);
+        }
+    }
+
     /// Counts the turns of a lane whose jobs cost more than the throttle has: without tokens that
     /// nobody else takes they would wait for ever.
-    fn turn_ended(&mut self, id: i64, grant: &Grant, is_turn: bool) {
+    ///
+    /// A check before the end of a wait takes no turn. What others take moves that end with each
+    /// check, so it takes one after the end that was told at the last lost turn.
+    fn turn_lost(&mut self, id: i64, grant: &Grant, is_check: bool, now: Instant) {
         let Some(lane) = self.lanes.get_mut(&id) else {
             return;
         };
-        // Rolling windows are exact, and allow nothing to be charged later.
-        let is_short = matches!(grant.limit, Some(Limit::Throttle | Limit::Tier { .. }))
-            && !grant.by_windows
-            && lane.cost > 1.0;
-        if grant.granted > 0 {
-            lane.turns_lost = 0;
-        } else if is_turn && is_short {
+        let is_short =
+            matches!(grant.limit, Some(Limit::Throttle | Limit::Tier { .. })) && lane.cost > 1.0;
+        if is_short && (!is_check || lane.short_until.is_some_and(|end| end <= now)) {
             lane.turns_lost = lane.turns_lost.saturating_add(1);
+            lane.short_until = Some(now + grant.wait.clamp(MIN_WAIT, MAX_WAIT));
         }
     }
 

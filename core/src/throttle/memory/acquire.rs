@@ -51,6 +51,13 @@ impl MemoryStore {
                 .copied()
                 .chain(key_limits)
                 .any(|limit| limit.is_some());
+        let is_windowed = |name: &Name| {
+            let level = throttles.get(name);
+            level.is_some_and(|level| !level.raw.knobs().windows.is_empty())
+        };
+        answer.has_windows = knobs
+            .as_ref()
+            .is_some_and(|knobs| !knobs.key_windows.is_empty() || chain.iter().any(is_windowed));
         let unknown = chain.iter().find(|name| {
             throttles
                 .get(*name)
@@ -73,12 +80,8 @@ impl MemoryStore {
                     .any(|(until_ms, _)| until_ms * 1000 > now)
         };
         let is_refused = chain.iter().any(|name| throttles[name].refusal.is_some());
-        let has_windows = chain
-            .iter()
-            .any(|name| !throttles[name].raw.knobs().windows.is_empty());
         answer.levels_decide = knobs.key_rate().rps.is_unlimited()
-            && knobs.key_windows.is_empty()
-            && !has_windows
+            && !answer.has_windows
             && !is_refused
             && !throttles.get(&ask.throttle).is_some_and(has_own);
         let mut levels: Vec<Level> = chain

@@ -217,6 +217,7 @@ pub(super) fn acquired(
                 .into_iter()
                 .all(RateLimit::is_unlimited)
             && letters.chars().all(|letter| letter == 'k'),
+        has_windows: !(window_rps.is_unlimited() && key_window_rps.is_unlimited()),
         over_limit,
         max_cost: max_cost / cost_factor,
         server_error: None,
