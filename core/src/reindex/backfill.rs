@@ -82,6 +82,7 @@ pub async fn backfill(
         watched: false,
         reporting: JoinSet::new(),
         batch_bytes: args.batch_bytes,
+        batch_bytes_max: args.batch_bytes,
         started: Instant::now(),
         ask_at: Instant::now(),
         hold_until: Instant::now(),
@@ -138,7 +139,10 @@ struct Backfill<'a> {
     /// True if the throttle expects reports on the work it grants.
     watched: bool,
     reporting: JoinSet<()>,
+    /// Most bytes of the next bulk request.
     batch_bytes: usize,
+    /// Most bytes of one that the index does not call too large.
+    batch_bytes_max: usize,
     started: Instant,
     ask_at: Instant,
     hold_until: Instant,

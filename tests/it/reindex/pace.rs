@@ -169,10 +169,11 @@ async fn a_rate_lowered_while_requests_hang_sends_what_was_paid_for_and_no_empty
 }
 
 /// An index that takes longer than anyone waits for more than ten documents at once.
-#[derive(Default)]
 struct SlowIndex {
     /// The number of documents of each request.
     sizes: Mutex<Vec<usize>>,
+    /// The requests after which it is as fast as others.
+    slow: usize,
 }
 
 impl Sink for SlowIndex {
@@ -184,20 +185,28 @@ impl Sink for SlowIndex {
         &'a self,
         documents: &'a [Document],
     ) -> BoxFuture<'a, Result<Vec<WriteOutcome>, WriteError>> {
-        self.sizes.lock().unwrap().push(documents.len());
+        let asked = {
+            let mut sizes = self.sizes.lock().unwrap();
+            sizes.push(documents.len());
+            sizes.len()
+        };
+        let is_late = asked <= self.slow && documents.len() > 10;
         let bytes = documents.iter().map(Document::bytes).sum();
         Box::pin(async move {
-            match documents.len() {
-                0..=10 => Ok(vec![WriteOutcome::Stored; documents.len()]),
-                _ => Err(WriteError::Late { bytes }),
+            match is_late {
+                false => Ok(vec![WriteOutcome::Stored; documents.len()]),
+                true => Err(WriteError::Late { bytes }),
             }
         })
     }
 }
 
-#[tokio::test]
-async fn an_index_that_is_too_slow_for_a_request_gets_smaller_ones() {
-    let index = Arc::new(SlowIndex::default());
+/// Copies numbers into an index that is slow for its first requests; returns the size of each.
+async fn sizes_while_slow(slow: usize, numbers: u64) -> Vec<usize> {
+    let index = Arc::new(SlowIndex {
+        sizes: Mutex::default(),
+        slow,
+    });
     let hands = Hands::at("-1");
     let args = json!({
         "source": {"type": "postgres", "table": "numbers", "key": "id"},
@@ -211,13 +220,28 @@ async fn an_index_that_is_too_slow_for_a_request_gets_smaller_ones() {
     };
     let args = Args::parse(&job.args, &free).unwrap();
 
-    let copied = backfill(&job, &context, &args, Arc::new(Numbers(200)), index.clone());
+    let source = Arc::new(Numbers(numbers));
+    let copied = backfill(&job, &context, &args, source, index.clone());
     let outcome = tokio::time::timeout(SOON, copied).await.unwrap();
 
     assert_eq!(outcome, Outcome::Done);
-    let sizes = index.sizes.lock().unwrap();
+    index.sizes.lock().unwrap().clone()
+}
+
+#[tokio::test]
+async fn an_index_that_is_too_slow_for_a_request_gets_smaller_ones() {
+    let sizes = sizes_while_slow(usize::MAX, 200).await;
+
     let late = sizes.iter().filter(|size| **size > 10).count();
     assert!((1..=3).contains(&late), "{sizes:?}");
+}
+
+#[tokio::test]
+async fn requests_grow_again_once_an_index_that_was_slow_takes_them() {
+    let sizes = sizes_while_slow(3, 5000).await;
+
+    let smallest = sizes.iter().position(|size| *size <= 10).unwrap();
+    assert!(sizes[smallest..].iter().any(|size| *size > 20), "{sizes:?}");
 }
 
 #[tokio::test]

@@ -18,6 +18,8 @@ const LONGEST_HOLD: Duration = Duration::from_secs(600);
 const NAMED_AFTER: u32 = 5;
 /// Failed bulk requests in a row, about a minute and a half of them, after which the attempt ends.
 const MAX_STRIKES: u32 = 8;
+/// The part by which requests grow with each that the index takes, after a late answer halved them.
+const GROWTH: usize = 128;
 
 impl Backfill<'_> {
     pub(super) fn settle(&mut self, landed: FinishedFlight) -> Result<(), BackfillEnd> {
@@ -27,6 +29,9 @@ impl Backfill<'_> {
                 if std::mem::take(&mut self.strikes) > 0 {
                     self.progress.trouble = None;
                 }
+                // What made an answer late may be over, and a job that follows runs for months.
+                let grown = self.batch_bytes + (self.batch_bytes / GROWTH).max(1);
+                self.batch_bytes = grown.min(self.batch_bytes_max);
                 let many = |wanted: fn(&WriteOutcome) -> bool| {
                     written.iter().filter(|written| wanted(written)).count()
                 };
@@ -52,6 +57,7 @@ impl Backfill<'_> {
             }
             Err(WriteError::TooLarge { bytes }) => {
                 self.batch_bytes = (bytes / 2).clamp(1, self.batch_bytes);
+                self.batch_bytes_max = self.batch_bytes;
                 self.send_again(items);
             }
             Err(WriteError::Busy {
