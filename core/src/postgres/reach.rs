@@ -126,11 +126,16 @@ fn judge(error: &sqlx::Error, options: &PgConnectOptions) -> UnusablePostgres {
                         answer.message()
                     ))
                 }
-                // A pooler that has no connection to its server.
-                code if code.starts_with("08") => UnusablePostgres::NotYet(format!(
-                    "{place} reaches no server: {}",
-                    answer.message()
-                )),
+                // A pooler that has no connection to its server. It says the same of parameters that
+                // it does not know, which do not pass.
+                code if code.starts_with("08")
+                    && !answer.message().contains("startup parameter") =>
+                {
+                    UnusablePostgres::NotYet(format!(
+                        "{place} reaches no server: {}",
+                        answer.message()
+                    ))
+                }
                 _ => UnusablePostgres::Never(format!(
                     "{place} refuses role {role:?}: {}",
                     answer.message()

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use flyball::postgres::{Access, Db, UnusablePostgres, reach};
 
-use crate::support::pgbouncer::without_server;
+use crate::support::pgbouncer::{refusing, without_server};
 use crate::support::proxy::{Proxy, Way};
 use crate::support::{database, eventually};
 
@@ -92,4 +92,16 @@ async fn a_pooler_whose_server_is_away_is_waited_for_as_the_server_is() {
             "{why}"
         );
     }
+}
+
+#[tokio::test]
+async fn a_pooler_that_does_not_know_a_parameter_is_not_waited_for() {
+    let url = refusing(true, "unsupported startup parameter: options").await;
+
+    let lost = reach(&Access::from(&url), SOON, true).await;
+
+    let Err(UnusablePostgres::Never(why)) = lost else {
+        panic!("{lost:?}");
+    };
+    assert!(why.ends_with("startup parameter: options"), "{why}");
 }

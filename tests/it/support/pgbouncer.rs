@@ -152,8 +152,13 @@ impl Drop for PgBouncer {
 /// Starts a pooler whose server is away, and returns its URL. It tells its clients at their login,
 /// or lets them in and tells their first statement.
 pub async fn without_server(is_told_at_login: bool) -> String {
+    refusing(is_told_at_login, "server login has been failing").await
+}
+
+/// Starts a pooler that refuses its clients for a reason, and returns its URL.
+pub async fn refusing(is_told_at_login: bool, reason: &str) -> String {
     const WELCOME: &[u8] = b"R\0\0\0\x08\0\0\0\0Z\0\0\0\x05I";
-    const REASON: &[u8] = b"SFATAL\0C08P01\0Mserver login has been failing\0\0";
+    let reason = format!("SFATAL\0C08P01\0M{reason}\0\0");
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
         .await
         .expect("a port");
@@ -161,8 +166,8 @@ pub async fn without_server(is_told_at_login: bool) -> String {
     tokio::spawn(async move {
         while let Ok((mut client, _)) = listener.accept().await {
             let mut refusal = vec![b'E'];
-            refusal.extend((REASON.len() as u32 + 4).to_be_bytes());
-            refusal.extend(REASON);
+            refusal.extend((reason.len() as u32 + 4).to_be_bytes());
+            refusal.extend(reason.as_bytes());
             let mut asked = [0; 1024];
             let _ = client.read(&mut asked).await;
             if !is_told_at_login {
