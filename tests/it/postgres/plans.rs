@@ -120,28 +120,70 @@ async fn no_plan_reads_all(connection: &mut PgConnection, case: &str) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
 
-/// Returns the plan that a session makes once and keeps.
-async fn generic_plan(connection: &mut PgConnection, sql: &str) -> (Value, String) {
-    let prepare = format!("prepare looked_at as {sql}");
+#[tokio::test]
+async fn a_statement_that_is_prepared_outlives_the_columns_that_a_newer_program_adds() {
+    let database = database().await;
+    let queue = Queue::connect(database.url(), 1, std::time::Duration::from_secs(20))
+        .await
+        .unwrap();
+    let mut connection = queue.pool.acquire().await.unwrap();
+    let all: Vec<_> = GATE_STATEMENTS.iter().chain(GATEWAY_STATEMENTS).collect();
+    let mut prepared = Vec::new();
+    for (n, (name, sql)) in all.into_iter().enumerate() {
+        prepared.push((
+            name,
+            prepare(&mut connection, &format!("kept_{n}"), sql).await,
+        ));
+    }
+
+    let add = "do $$
+        declare t text;
+        begin
+            for t in select c.oid::regclass from pg_class c
+                where c.relnamespace = 'flyball'::regnamespace and c.relkind in ('r', 'p') and not c.relispartition
+            loop
+                execute format('alter table %s add column added_later int', t);
+            end loop;
+        end $$";
+    connection.execute(add).await.unwrap();
+
+    let mut wrong = Vec::new();
+    for (name, call) in prepared {
+        let explain = format!("explain execute {call}");
+        if let Err(error) = connection.fetch_all(AssertSqlSafe(explain)).await {
+            wrong.push(format!("{name}: {error}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Prepares a statement under a name, and returns a call of it.
+async fn prepare(connection: &mut PgConnection, name: &str, sql: &str) -> String {
     connection
-        .execute(AssertSqlSafe(prepare))
+        .execute(AssertSqlSafe(format!("prepare {name} as {sql}")))
         .await
         .unwrap_or_else(|error| panic!("{error}: {sql}"));
+    let count = format!(
+        "select coalesce(array_length(parameter_types, 1), 0) from pg_prepared_statements where name = '{name}'"
+    );
     let parameters: i32 = connection
-        .fetch_one("select coalesce(array_length(parameter_types, 1), 0) from pg_prepared_statements where name = 'looked_at'")
+        .fetch_one(AssertSqlSafe(count))
         .await
         .unwrap()
         .get(0);
     // A generic plan does not depend on the parameters.
-    let nulls = vec!["null"; parameters as usize].join(", ");
-    let arguments = if parameters == 0 {
-        String::new()
-    } else {
-        format!("({nulls})")
-    };
+    match parameters {
+        0 => name.to_owned(),
+        _ => format!("{name}({})", vec!["null"; parameters as usize].join(", ")),
+    }
+}
+
+/// Returns the plan that a session makes once and keeps.
+async fn generic_plan(connection: &mut PgConnection, sql: &str) -> (Value, String) {
+    let call = prepare(connection, "looked_at", sql).await;
     let mut plans = Vec::new();
     for form in ["format json", "costs off"] {
-        let explain = format!("explain ({form}) execute looked_at{arguments}");
+        let explain = format!("explain ({form}) execute {call}");
         plans.push(connection.fetch_all(AssertSqlSafe(explain)).await.unwrap());
     }
     connection.execute("deallocate looked_at").await.unwrap();

@@ -11,7 +11,8 @@ use crate::postgres::{Db, Transaction};
 use crate::recipient::address::RecipientKey;
 
 pub(super) const DUE: &str = "
-select d.*, uuid_send(d.recipient) as recipient_key, clock_timestamp() as now
+select d.id, d.tenant, d.module, d.type, d.key, d.recipient_id, d.category, d.channel, d.address, d.throttle, d.throttle_key,
+    d.items, d.gate, uuid_send(d.recipient) as recipient_key, clock_timestamp() as now
 from flyball.digest d
 where d.closes_at <= now()
 order by d.closes_at
@@ -19,7 +20,8 @@ limit $1
 for update skip locked";
 
 pub(super) const DUE_ONE: &str = "
-select d.*, uuid_send(d.recipient) as recipient_key, clock_timestamp() as now
+select d.id, d.tenant, d.module, d.type, d.key, d.recipient_id, d.category, d.channel, d.address, d.throttle, d.throttle_key,
+    d.items, d.gate, uuid_send(d.recipient) as recipient_key, clock_timestamp() as now
 from flyball.digest d
 where d.id = $1 and d.closes_at <= now()
 for update skip locked";

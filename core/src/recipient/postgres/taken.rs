@@ -19,7 +19,9 @@ use crate::recipient::fields::USUAL_CATEGORY;
 use crate::recipient::quiet::COALESCED_MIN;
 
 /// Takes messages that nobody has touched.
-pub(super) const TAKE_FRESH: &str = "select * from flyball.take_unplanned($1)";
+pub(super) const TAKE_FRESH: &str = "
+select job_id, run_at, lane_id, priority, attempt, cost, retry, holds_unique, turn
+from flyball.take_unplanned($1)";
 
 // The most urgent first. Rows that somebody else has are left to him. A turn is selected by a range
 // of pairs, as in a promotion.
@@ -37,7 +39,7 @@ where ctid = any(array(
     ) d
     limit $1
 ))
-returning *";
+returning job_id, run_at, lane_id, priority, attempt, cost, retry, holds_unique, turn";
 
 /// Names the messages whose plan is due, and takes none.
 pub(super) const DUE_JOBS: &str = "
@@ -67,7 +69,7 @@ where ctid = any(array(
     order by s.job_id
     for update skip locked
 ))
-returning *";
+returning job_id, run_at, lane_id, priority, attempt, cost, retry, holds_unique, turn";
 
 // Messages that were held in quiet hours, of the recipients and categories of those that wake, if they
 // are enough for one digest: the release gives each a place of its own. Fewer keep their times. Those
@@ -95,7 +97,7 @@ where ctid = any(array(
     order by s.job_id
     for update skip locked
 ))
-returning *";
+returning job_id, run_at, lane_id, priority, attempt, cost, retry, holds_unique, turn";
 
 /// The most messages that are taken with those that wake.
 const SIBLINGS_MAX: i64 = 1000;
