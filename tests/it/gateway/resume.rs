@@ -148,6 +148,41 @@ async fn what_a_channel_did_not_keep_for_a_while_is_not_recovered() {
     assert_eq!((has_all_after, place.last_offset), ([false, true, true], 3));
 }
 
+#[tokio::test]
+async fn what_a_channel_does_not_keep_is_counted_also_while_an_erasure_holds_it() {
+    let fixture = Fixture::new().await;
+    let queue = &fixture.queue;
+    let publish = async |data: i32| {
+        let published = queue.publish_as("acme", "orders", &json!(data)).await;
+        published.unwrap();
+    };
+    publish(1).await;
+    collect_all(queue, 10).await;
+    publish(2).await;
+    let mut erasure = queue.pool.begin().await.unwrap();
+    let forget = "update flyball.channel set first_offset = last_offset + 1";
+    sqlx::query(forget).execute(&mut erasure).await.unwrap();
+    let ends = async {
+        eventually("the collector waits", super::client::PATIENCE, || async {
+            let waiting = "select count(*) from pg_stat_activity
+                where datname = current_database() and wait_event_type = 'Lock'";
+            let waiting: i64 = sqlx::query_scalar(waiting)
+                .fetch_one(&queue.pool)
+                .await
+                .unwrap();
+            (waiting > 0).then_some(())
+        })
+        .await;
+        erasure.commit().await.unwrap();
+    };
+
+    tokio::join!(collect_all(queue, 0), ends);
+
+    let orders = ("acme".to_owned(), "orders".to_owned());
+    let place = positions(&queue.pool, &[orders]).await.unwrap()[0];
+    assert_eq!((place.first_offset, place.last_offset), (3, 2));
+}
+
 /// Inboxes, to which campaigns of many tenants go at once.
 #[tokio::test]
 async fn thousands_of_channels_are_collected_at_once() {

@@ -33,8 +33,10 @@ cross join lateral (
 /// Moves publications; `$2` to `$5` are their channels with the history of each. A channel that had a
 /// history before counts what it does not keep, so that no reader takes the rest for all.
 // The statement is planned once, perhaps while there are no channels, so a channel is found by a
-// probe. Each message finds its channel by a sort. Postgres expects one row of a join here and would compare
-// every message with every channel, which takes a minute for ten thousand of each.
+// probe. One that counts what it does not keep is there already: a conflict finds its newest row, also
+// while the erasure of its inbox holds it, and a join by `ctid` would not. Each message finds its
+// channel by a sort. Postgres expects one row of a join here and would compare every message with
+// every channel, which takes a minute for ten thousand of each.
 pub(super) const MOVE: &str = r#"
 with gone as (
     delete from flyball.publication p where p.id = any($1) returning p.id, p.tenant, p.channel, p.data, p.created_at
@@ -61,10 +63,16 @@ top as (
     returning c.tenant, c.name, c.epoch, c.last_offset, c.first_offset
 ),
 passed as (
-    update flyball.channel c set last_offset = c.last_offset + n.messages, first_offset = c.last_offset + n.messages + 1
+    insert into flyball.channel as c (tenant, name, epoch, last_offset, kept_s, used_at)
+    select n.tenant, n.channel, h.epoch, n.messages, h.kept_s, h.used_at
     from placed n
-    cross join lateral (select h.ctid from flyball.channel h where h.tenant = n.tenant and h.name = n.channel limit 1) h
-    where n.id is null and n.messages > 0 and n.kept_max = 0 and c.tenant = n.tenant and c.name = n.channel and c.ctid = h.ctid
+    cross join lateral (
+        select h.epoch, h.kept_s, h.used_at from flyball.channel h where h.tenant = n.tenant and h.name = n.channel limit 1
+    ) h
+    where n.id is null and n.messages > 0 and n.kept_max = 0
+    order by n.tenant, n.channel
+    on conflict (tenant, name) do update
+    set last_offset = c.last_offset + excluded.last_offset, first_offset = c.last_offset + excluded.last_offset + 1
 ),
 counted as (
     select u.*, max(u.of_epoch) over w as epoch, max(u.of_last) over w as last_offset, max(u.of_first) over w as first_offset
