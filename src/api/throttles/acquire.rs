@@ -421,7 +421,10 @@ async fn wait_for(
         };
         let now = Instant::now();
         // What others take moves the end with each answer, so the first that was told counts.
-        if is_short(&answer) && short_until.is_none_or(|end| end <= now) {
+        if answer.at_us == 0 {
+            // A lost store charges nothing later.
+            turns_lost = 0;
+        } else if is_short(&answer) && short_until.is_none_or(|end| end <= now) {
             turns_lost += 1;
             short_until = Some(now + reported.min(wait));
         }

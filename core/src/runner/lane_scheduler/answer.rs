@@ -57,8 +57,9 @@ impl LaneScheduler {
             let cost = self.full_cost(*id, wish.cost);
             self.charge(*id, grant.granted, cost.min(answer.max_cost));
             let is_first = turn.take_if(|first| *first == *id).is_some();
-            if grant.granted > 0 || answer.has_windows {
-                // Rolling windows are exact, and allow nothing to be charged later.
+            // Rolling windows are exact, and a lost store charges nothing later.
+            let may_begin = answer.at_us > 0 && !answer.has_windows;
+            if grant.granted > 0 || !may_begin {
                 self.turns_over(*id);
             } else if is_first {
                 self.turn_lost(*id, grant, is_check, now);
