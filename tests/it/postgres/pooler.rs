@@ -84,6 +84,25 @@ async fn statements_run_with_their_settings_and_leave_nothing_on_the_servers_con
 }
 
 #[tokio::test]
+async fn what_is_published_for_a_tenant_leaves_no_statement_on_the_servers_connections() {
+    let (_database, pooler, db) = pooled().await;
+    // Each is a program that names its first statement as the others do.
+    for n in 0..10 {
+        let queue = Queue::connect(pooler.access(), 1, SOON).await.unwrap();
+        let published = queue.publish_as("acme", "orders", &json!(n)).await;
+        published.unwrap();
+    }
+    for _ in 0..10 {
+        let left: i64 = sqlx::raw_sql("select count(*) from pg_prepared_statements")
+            .fetch_one(db.pool())
+            .await
+            .unwrap()
+            .get(0);
+        assert_eq!(left, 0);
+    }
+}
+
+#[tokio::test]
 async fn what_cannot_be_committed_is_an_error_of_the_call_and_hands_out_no_row() {
     let (database, _pooler, db) = pooled().await;
     let tables = "create table one (id int primary key);

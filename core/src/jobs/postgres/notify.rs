@@ -110,7 +110,7 @@ impl Queue {
         message: &NewMessage,
     ) -> Result<SentMessage, Error> {
         let mut transaction = self.begin_as(tenant, module).await?;
-        let sent = Client.notify(&mut *transaction, message).await?;
+        let sent = Client.notify(&mut transaction, message).await?;
         transaction.commit().await?;
         Ok(sent)
     }
@@ -121,7 +121,7 @@ impl Queue {
         sqlx::query(AS_TENANT)
             .bind(tenant)
             .bind(module)
-            .execute(&mut *transaction)
+            .execute(&mut transaction)
             .await?;
         Ok(transaction)
     }

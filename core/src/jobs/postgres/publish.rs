@@ -56,7 +56,7 @@ impl Queue {
         data: &Value,
     ) -> Result<i64, Error> {
         let mut transaction = self.begin_as(tenant, "").await?;
-        let id = Client.publish(&mut *transaction, channel, data).await?;
+        let id = Client.publish(&mut transaction, channel, data).await?;
         transaction.commit().await?;
         Ok(id)
     }
