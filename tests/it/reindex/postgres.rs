@@ -292,7 +292,8 @@ async fn a_page_whose_rows_are_slow_is_read_in_smaller_parts() {
     assert_eq!((first.documents.len(), first.more), (50, true));
     let after = first.documents.last().map(|document| document.key.to_vec());
     let second = source.page(after.as_deref(), 1000).await.unwrap();
-    assert_eq!((second.documents.len(), second.more), (50, true));
+    // A little more each time, because a page may be late for once.
+    assert_eq!((second.documents.len(), second.more), (51, true));
 }
 
 #[tokio::test]

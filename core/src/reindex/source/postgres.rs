@@ -25,6 +25,9 @@ const MAX_COUNTED: i64 = 1_000_000;
 /// The rows of a page that is not read again in smaller parts after its timeout.
 const FEWEST_ROWS: usize = 50;
 
+/// The part by which pages grow with each that comes in time, after one took too long.
+const GROWTH: usize = 32;
+
 /// Timeout of the count; progress without a total is better than a late start.
 const COUNT_WITHIN: Duration = Duration::from_secs(5);
 
@@ -195,7 +198,8 @@ impl PostgresSource {
                 "the cursor does not match the key's columns".to_owned(),
             ));
         }
-        let mut limit = limit.min(self.rows_max.load(Ordering::Relaxed));
+        let wanted = limit;
+        let mut limit = wanted.min(self.rows_max.load(Ordering::Relaxed));
         let read = loop {
             match self.rows_above(types, after, limit).await {
                 Err(fault) if code(&fault) == TOO_LONG && limit > FEWEST_ROWS => {
@@ -206,6 +210,11 @@ impl PostgresSource {
             }
         };
         let (mut documents, page_len) = read.map_err(error)?;
+        if limit < wanted {
+            // What made a page late may be over, such as a lock on the table.
+            let grown = limit + (limit / GROWTH).max(1);
+            self.rows_max.store(grown, Ordering::Relaxed);
+        }
         if let Some(twice) = documents.windows(2).find(|pair| pair[0].key == pair[1].key) {
             return Err(Error::Wrong(format!(
                 "the key {} is not unique ({} appears twice), so that a scan by key would miss rows",
