@@ -126,8 +126,8 @@ fn judge(error: &sqlx::Error, options: &PgConnectOptions) -> UnusablePostgres {
                         answer.message()
                     ))
                 }
-                // A pooler that has no connection to its server. It says the same of parameters that
-                // it does not know, which do not pass.
+                // A pooler that has no connection to its server. It says the same of parameters
+                // that it does not know, which do not pass.
                 code if code.starts_with("08")
                     && !answer.message().contains("startup parameter") =>
                 {
