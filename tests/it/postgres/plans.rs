@@ -123,9 +123,7 @@ async fn no_plan_reads_all(connection: &mut PgConnection, case: &str) {
 #[tokio::test]
 async fn a_statement_that_is_prepared_outlives_the_columns_that_a_newer_program_adds() {
     let database = database().await;
-    let queue = Queue::connect(database.url(), 1, std::time::Duration::from_secs(20))
-        .await
-        .unwrap();
+    let queue = connect(database.url()).await;
     let mut connection = queue.pool.acquire().await.unwrap();
     let all: Vec<_> = GATE_STATEMENTS.iter().chain(GATEWAY_STATEMENTS).collect();
     let mut prepared = Vec::new();
