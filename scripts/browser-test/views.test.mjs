@@ -9,6 +9,7 @@ import { alsoChanged, groupByError, isLike, patternOf, shapeOf } from '../../src
 import { awayText, phaseOf, queueText, storeText } from '../../src/api/dashboard/header.js';
 import { allows, bulkChanges, filterText, jobQuery, jobsPath } from '../../src/api/dashboard/jobwords.js';
 import { FIELDS, GROUPS, knobSummary, readEdits, valuesOf } from '../../src/api/dashboard/knobs.js';
+import { clearFailure, noteFailure } from '../../src/api/dashboard/notes.js';
 import { unique } from '../../src/api/dashboard/pages.js';
 import { apply, emptyState, facts, isStoreLost, latest, mayChange, totalReady } from '../../src/api/dashboard/state.js';
 import { byTrouble, deadOf, featured, isUntouched, oldestOf, readyOf, sums, verdict } from '../../src/api/dashboard/trouble.js';
@@ -93,6 +94,19 @@ test('errors_that_differ_in_numbers_make_one_group_whose_pattern_the_api_takes',
   const others = (text) => alsoChanged(rows.find((one) => one.text === text && one.throttle === 'a'), rows);
   assert.deepEqual(['%', 'line one', 'line one hundred', 'x.y'].map(others), [0, 1, 0, 0]);
   assert.ok(!isLike('x.y%', 'xzy') && isLike('a_c%', 'abcd') && !isLike('a\\_c%', 'abc') && !isLike('%', null));
+  assert.ok(isLike('a%b%b', 'a-b-b') && !isLike('a%b%b', 'a-b') && isLike('%a', 'ba') && !isLike('a', 'ab') && isLike('%_%', '😀') && !isLike('%__', '😀') && isLike('a\\\\%', 'a\\'));
+  // A search with a step back for each wildcard would take longer than anybody waits.
+  const began = performance.now();
+  assert.ok(!isLike(patternOf('x 1111 x 2222 x 3333 x 4444 z'), 'x '.repeat(4000)));
+  assert.ok(performance.now() - began < 2000);
+});
+
+test('what_failed_goes_from_its_note_also_if_it_has_characters_that_are_shown_as_others', () => {
+  const note = { textContent: '' };
+  noteFailure(note, '/key: "\u202ea" is refused');
+  assert.equal(note.textContent, '/key: "\ufffda" is refused');
+  clearFailure(note);
+  assert.equal(note.textContent, '');
 });
 
 test('a_throttle_that_fails_does_not_flow', () => {

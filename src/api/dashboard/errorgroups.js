@@ -53,14 +53,33 @@ export function patternOf(error) {
   return /^[%_]*$/.test(pattern) ? null : pattern;
 }
 
-/** Returns true if a pattern of `error_like` matches an error. @param {string} pattern @param {string | null} error */
+/**
+ * Returns true if a pattern of `error_like` matches an error. Each part is looked for behind the one before
+ * it: an expression with several wildcards would try for minutes on an error that repeats itself.
+ * @param {string} pattern @param {string | null} error
+ */
 export function isLike(pattern, error) {
-  const source = pattern.replace(/\\(.)|[^]/gu, (one, escaped) => {
-    if (escaped === undefined && one === '%') return '[^]*';
-    if (escaped === undefined && one === '_') return '[^]';
-    return (escaped ?? one).replace(/[.*+?^${}()|[\]\\/]/, '\\$&');
-  });
-  return error !== null && new RegExp(`^${source}$`, 'u').test(error);
+  if (error === null) return false;
+  // The parts between the wildcards; null stands for any one character.
+  /** @type {(string | null)[][]} */
+  const parts = [[]];
+  for (const [one] of pattern.matchAll(/\\[^]|[^]/gu)) {
+    if (one === '%') parts.push([]);
+    else parts[parts.length - 1].push(one === '_' ? null : one.length > 1 && one[0] === '\\' ? one.slice(1) : one);
+  }
+  const chars = [...error];
+  const fits = (/** @type {(string | null)[]} */ part, /** @type {number} */ at) => at + part.length <= chars.length && part.every((one, n) => one === null || one === chars[at + n]);
+  const [first, ...others] = parts;
+  if (!fits(first, 0)) return false;
+  const last = others.pop();
+  if (!last) return chars.length === first.length;
+  let at = first.length;
+  for (const part of others) {
+    while (at <= chars.length && !fits(part, at)) at += 1;
+    at += part.length;
+  }
+  const end = chars.length - last.length;
+  return at <= end && fits(last, end);
 }
 
 /**

@@ -7,8 +7,9 @@ const failed = new WeakMap();
 
 /** Says in a note why something failed. @param {HTMLElement} note @param {string} text */
 export function noteFailure(note, text) {
-  failed.set(note, text);
   setText(note, text);
+  // Some characters are shown as others.
+  failed.set(note, note.textContent ?? '');
 }
 
 /** Empties a note that still says why something failed. @param {HTMLElement} note */
