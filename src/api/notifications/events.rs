@@ -66,13 +66,19 @@ pub async fn receive_events(
         )
         .await);
     };
+    if state.doubted.available_permits() == 0
+        && let Some(problem) = gate.denied(address)
+    {
+        return Err(problem);
+    }
+    let url = public_url(&state.public_url, request.headers(), request.uri());
+    let headers = headers(request.headers());
+    let bytes = body::raw(request, BYTES_MAX).await?;
+    // Not before: bodies that never end would hold all permits.
     let _doubted = match gate.denied(address) {
         Some(problem) => Some(state.doubted.try_acquire().map_err(|_| problem)?),
         None => None,
     };
-    let url = public_url(&state.public_url, request.headers(), request.uri());
-    let headers = headers(request.headers());
-    let bytes = body::raw(request, BYTES_MAX).await?;
     let posted = WebhookRequest {
         url: &url,
         headers: &headers,

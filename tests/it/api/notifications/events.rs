@@ -5,8 +5,10 @@ use flyball::notify::{DeliveryState, DeliveryUpdate};
 use flyball::providers::{Channel, Recipient};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
-use super::fixture::{SIGNING_KEY, event, spawn};
+use super::fixture::{Api, SIGNING_KEY, event, spawn};
 
 #[tokio::test]
 async fn events_need_the_providers_signature_and_no_token_and_count_once() {
@@ -90,12 +92,8 @@ async fn events_need_the_providers_signature_and_no_token_and_count_once() {
     );
 }
 
-/// Behind a proxy a stranger has the address of everybody.
-#[tokio::test]
-async fn a_provider_is_heard_whatever_others_of_its_address_send() {
-    let api = spawn().await;
-    let id = api.notified(json!({})).await;
-    api.sent(id, "a1").await;
+/// Sends events with a wrong signature until their address must wait.
+async fn deny(api: &Api, id: i64) {
     api.turn("api:denied", &[("key_rps", "0.0001"), ("rps", "-1")])
         .await;
     let mut forged = StatusCode::UNAUTHORIZED;
@@ -106,6 +104,41 @@ async fn a_provider_is_heard_whatever_others_of_its_address_send() {
         forged = answer.status();
     }
     assert_eq!(forged, StatusCode::TOO_MANY_REQUESTS);
+}
+
+/// Behind a proxy a stranger has the address of everybody.
+#[tokio::test]
+async fn a_provider_is_heard_whatever_others_of_its_address_send() {
+    let api = spawn().await;
+    let id = api.notified(json!({})).await;
+    api.sent(id, "a1").await;
+    deny(&api, id).await;
+
+    let delivered = event("e1", id, "delivered");
+    let heard = api.post_event("mail/a1", SIGNING_KEY, delivered).await;
+    assert_eq!(heard.status(), StatusCode::NO_CONTENT);
+}
+
+#[tokio::test]
+async fn a_provider_is_heard_while_bodies_of_others_of_its_address_do_not_end() {
+    let api = spawn().await;
+    let id = api.notified(json!({})).await;
+    api.sent(id, "a1").await;
+    deny(&api, id).await;
+    let address = api.base.trim_start_matches("http://");
+    let head = format!(
+        "POST /api/v1/provider-events/mail/a1 HTTP/1.1\r\nhost: {address}\r\ncontent-length: 9\r\nexpect: 100-continue\r\n\r\n"
+    );
+    let mut open = Vec::new();
+    for _ in 0..8 {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(head.as_bytes()).await.unwrap();
+        // The body is waited for.
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).await.unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 100");
+        open.push(stream);
+    }
 
     let delivered = event("e1", id, "delivered");
     let heard = api.post_event("mail/a1", SIGNING_KEY, delivered).await;
