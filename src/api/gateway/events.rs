@@ -81,10 +81,6 @@ pub async fn stream_channel(
         return Err(Problem::fields(Code::InvalidQuery, query.errors));
     }
     let place = opened::place(&state)?;
-    let Ok(held) = state.streams.clone().try_acquire_owned() else {
-        let detail = "the server has as many streams of events as it may have (a quarter of the setting http_connections); open a WebSocket, or try again";
-        return Err(opened::refused(&state, "streams", detail, RETRY_S));
-    };
     let identity = identified(&state, caller, ticket, pairs, &headers, &extensions).await?;
     let Some(identity) = identity else {
         return Err(without_credential());
@@ -97,6 +93,11 @@ pub async fn stream_channel(
             error.to_string(),
         )
     })?;
+    // Only for who is known: while their tickets are looked up, strangers would hold all of them.
+    let Ok(held) = state.streams.clone().try_acquire_owned() else {
+        let detail = "the server has as many streams of events as it may have (a quarter of the setting http_connections); open a WebSocket, or try again";
+        return Err(opened::refused(&state, "streams", detail, RETRY_S));
+    };
     let shared = state
         .tenant_streams
         .take("", Some(&identity.tenant), false)

@@ -2,12 +2,15 @@
 
 use flyball::Client;
 use flyball::api::{ClaimRules, JwksSource, JwtAuth, JwtRules, SigningAlgorithm};
+use flyball::gateway::limits::GatewayLimits;
 use flyball::jobs::Error;
+use reqwest::Method;
 use serde_json::json;
 
-use super::client::{WsClient, open};
+use super::client::{PATIENCE, WsClient, open};
 use super::fixture::{GatewayServer, jwt, jwt_with, limits, token};
 use crate::api::issuer::{Signer, claims, rules};
+use crate::support::eventually;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_reaches_its_subscribers_by_every_door_and_in_order() {
@@ -247,6 +250,37 @@ async fn a_valid_ticket_is_accepted_whatever_others_of_its_address_send() {
     let rights = json!({"channels": ["orders"]});
     let mut browser = served.browser("acme", &rights).await;
     assert_eq!(browser.subscribe("orders").await["type"], "subscribed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn strangers_whose_tickets_are_looked_up_hold_no_streams_of_events() {
+    let few = GatewayLimits {
+        node_streams: 2,
+        ..limits()
+    };
+    let served = GatewayServer::with(few).await;
+    let mut busy = served.database.pool().begin().await.unwrap();
+    sqlx::query("lock table flyball.connection_ticket in access exclusive mode")
+        .execute(&mut *busy)
+        .await
+        .unwrap();
+    let path = "/api/v1/channels/orders/events";
+    for n in 0..4 {
+        let guess = served.request(Method::GET, &format!("{path}?ticket=guess-{n}"));
+        tokio::spawn(guess.send());
+    }
+    let waiting = "select count(*) from pg_locks where not granted and database = (select oid from pg_database where datname = current_database()) and relation = 'flyball.connection_ticket'::regclass";
+    eventually("a ticket is looked up", PATIENCE, || async {
+        let lookups = sqlx::query_scalar::<_, i64>(waiting);
+        let lookups = lookups.fetch_one(served.database.pool()).await.unwrap();
+        (lookups > 0).then_some(())
+    })
+    .await;
+
+    let known = served.request(Method::GET, path);
+    let known = known.bearer_auth(token("acme-reader")).send().await;
+    assert_eq!(known.unwrap().status(), 200);
+    busy.rollback().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
