@@ -405,10 +405,7 @@ async fn wait_for(
     let mut turns_lost = 0;
     let mut short_until: Option<Instant> = None;
     loop {
-        let answer = match turns_lost < TURNS_LOST {
-            true => throttles.acquire(ask).await,
-            false => begin_with_one(&**throttles, ask).await,
-        };
+        let answer = take_turn(&**throttles, ask, turns_lost).await;
         let left = wait.saturating_sub(began.elapsed());
         let is_over = turn.is_none() || left.is_zero() || state.cancel.is_cancelled();
         let Some(reported) = answer
@@ -442,13 +439,26 @@ fn is_short(answer: &AcquireResponse) -> bool {
     matches!(limit, Some(Limit::Throttle | Limit::Tier { .. })) && !answer.has_windows
 }
 
+/// Takes what a request asks for, or one token if it has lost its turns and is short of others. Its
+/// windows and the limits of its key have room for all of it then.
+async fn take_turn(
+    throttles: &dyn Store,
+    ask: &AcquireRequest,
+    turns_lost: u32,
+) -> AcquireResponse {
+    let answer = throttles.acquire(ask).await;
+    let is_refused = answer.lanes.iter().all(|grant| grant.granted == 0);
+    let begins = turns_lost >= TURNS_LOST && ask.lanes[0].cost > 1.0;
+    match begins && is_refused && is_short(&answer) {
+        true => begin_with_one(throttles, ask).await,
+        false => answer,
+    }
+}
+
 /// Takes one token of one unit, and charges the rest of it, for which all then wait: what others
 /// take one by one is never enough for many.
 async fn begin_with_one(throttles: &dyn Store, ask: &AcquireRequest) -> AcquireResponse {
     let lane = &ask.lanes[0];
-    if lane.cost <= 1.0 {
-        return throttles.acquire(ask).await;
-    }
     let one = AcquireRequest {
         lanes: vec![LaneRequest {
             want: 1,
@@ -580,20 +590,5 @@ async fn granted(
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use super::*;
-
-    #[test]
-    fn holders_of_two_tenants_never_share_a_name() {
-        let holders = [
-            (Some("a"), "b/x"),
-            (Some("a/b"), "x"),
-            (None, "a/b/x"),
-            (None, "a|b/x"),
-        ];
-        let names: BTreeSet<String> = holders.map(|(tenant, id)| holder_id(tenant, id)).into();
-        assert_eq!(names.len(), holders.len());
-    }
-}
+#[path = "acquire_tests.rs"]
+mod tests;
