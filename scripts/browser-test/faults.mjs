@@ -130,7 +130,7 @@ export async function faultChecks({ page, url, mock, provoked, check, shot, answ
       for (const isFresh of [false, true]) {
         const when = `${store}, ${isFresh ? 'opened meanwhile' : 'open before'}`;
         if (isFresh) await page.fresh(`${url}/`);
-        await page.until(`the notice (${when})`, `${shown('store-lost')} && /^Redis does not answer\\..*on_store_loss.*jobs are accepted.*pause of everything/.test(${text('store-lost')})`, SLOW_MS);
+        await page.until(`the notice (${when})`, `${shown('store-lost')} && /^Redis does not answer, or accepts no writes\\..*on_store_loss.*jobs are accepted.*pause of everything/.test(${text('store-lost')})`, SLOW_MS);
         await page.until(`the words in the header (${when})`, `${text('phase-text')} === 'live, without Redis' && document.title.startsWith('Redis lost')`);
         await page.until(`the button (${when})`, `${shown('pause-all')}`);
         await page.until(`throttles in trouble (${when})`, `[...document.querySelectorAll('#governed .badge')].filter((b) => b.textContent === 'unknown').length >= 6`, SLOW_MS);

@@ -63,7 +63,7 @@ function sentence(text) {
 /** Says what the loss of the store means, or null while it answers. @param {State} state */
 export function storeText(state) {
   if (!isStoreLost(state)) return null;
-  return 'The state of throttles is unknown, and knobs cannot be changed. Each throttle follows its knob on_store_loss: with closed, the default, none of its jobs starts. '
+  return 'Knobs cannot be changed, and without an answer the state of throttles is unknown. Each throttle follows its knob on_store_loss: with closed, the default, none of its jobs starts. '
     + `Postgres keeps the queue: jobs are accepted and wait, and jobs, failures, schedules and the pause of everything work.${state.storeRefusal ? ` The server says: ${sentence(state.storeRefusal)}` : ''}`;
 }
 
