@@ -5,7 +5,8 @@
 //! counts as well, because nothing else slows a client whose frames are all wrong.
 //!
 //! Frames that ask nothing cost little, but without end they take all CPU. So all frames of a tenant
-//! have a pace too, far above what its clients need.
+//! have a pace too. A few of each connection do not count: the acknowledgements of a tenant with
+//! many connections are more than that pace, and would wait ever longer.
 
 use std::time::{Duration, Instant};
 
@@ -24,17 +25,37 @@ pub const FRAMES_PER_SECOND: u32 = 10_000;
 /// The frames of a tenant that may come at once after a pause.
 pub const FRAMES_AT_ONCE: u32 = 10_000;
 
-/// A bucket of requests of one connection.
+/// The frames of a connection per second that do not count for its tenant.
+pub const OWN_FRAMES_PER_SECOND: u32 = 5;
+
+/// Those of them that may come at once after a pause.
+pub const OWN_FRAMES_AT_ONCE: u32 = 10;
+
+/// A bucket of requests of one connection, and one of its own frames.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AskPace {
     /// The time at which the bucket is full.
     full_at: Option<Instant>,
+    /// The time at which that of its own frames is full.
+    own_full_at: Option<Instant>,
 }
 
 impl AskPace {
     /// Takes a request; returns the time before which the next must not be read, if it must wait.
     pub fn take(&mut self, now: Instant) -> Option<Instant> {
         take_from(&mut self.full_at, ASKS_PER_SECOND, ASKS_AT_ONCE, now)
+    }
+
+    /// Takes a frame, from the bucket of the tenant if the connection has sent its own; returns the
+    /// time before which the next must not be read, if it must wait.
+    pub fn frame(&mut self, tenant: &FramePace, now: Instant) -> Option<Instant> {
+        let interval = Duration::from_secs(1) / OWN_FRAMES_PER_SECOND;
+        let next_full = self.own_full_at.map_or(now, |at| at.max(now)) + interval;
+        if next_full.duration_since(now) > interval * OWN_FRAMES_AT_ONCE {
+            return tenant.take(now);
+        }
+        self.own_full_at = Some(next_full);
+        None
     }
 }
 
@@ -97,5 +118,24 @@ mod tests {
             now = pace.take(now).expect("the bucket is empty");
         }
         assert!(now >= begun + Duration::from_secs(1));
+    }
+
+    #[test]
+    fn a_connection_that_sends_little_does_not_wait_for_others_of_its_tenant() {
+        let (tenant, begun) = (FramePace::default(), Instant::now());
+        for _ in 0..60 * FRAMES_PER_SECOND {
+            tenant.take(begun);
+        }
+        let mut pace = AskPace::default();
+        for second in 0..30 {
+            let now = begun + Duration::from_secs(second);
+            for _ in 0..OWN_FRAMES_PER_SECOND {
+                assert_eq!(pace.frame(&tenant, now), None);
+            }
+        }
+        let mut pace = AskPace::default();
+        let at_once = std::iter::repeat_with(|| pace.frame(&tenant, begun));
+        let count = at_once.take_while(Option::is_none).count();
+        assert_eq!(count as u32, OWN_FRAMES_AT_ONCE);
     }
 }

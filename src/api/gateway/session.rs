@@ -179,12 +179,12 @@ impl Session {
                     return Err(Ended::Close(CloseReason::Credential));
                 }
                 // A publisher over the limit is not read meanwhile; its frames wait in the network.
-                received = self.socket.recv(), if held.is_none() => {
-                    let received = received.transpose().map_err(ended_by)?;
-                    let Some(message) = received else { return Ok(()) };
-                    self.hold(self.peer.tenant.frames.take(std::time::Instant::now()));
-                    self.pong_by = None;
-                    self.ping_at = Instant::now() + PING_EVERY;
+                read = self.socket.recv(), if held.is_none() => {
+                    let Some(message) = read.transpose().map_err(ended_by)? else { return Ok(()) };
+                    let now = Instant::now();
+                    let next_at = self.asks.frame(&self.peer.tenant.frames, now.into_std());
+                    self.hold(next_at);
+                    (self.pong_by, self.ping_at) = (None, now + PING_EVERY);
                     match message {
                         Message::Text(text) => Box::pin(self.take(&text)).await?,
                         Message::Binary(_) => {
