@@ -31,9 +31,9 @@ const GROWTH: usize = 32;
 /// Timeout of the count; progress without a total is better than a late start.
 const COUNT_WITHIN: Duration = Duration::from_secs(5);
 
-/// Code of a statement that would write. The others of its class end transactions that lasted too
-/// long, for instance because the worker was suspended.
-const WRITES: &str = "25006";
+/// Codes that end transactions that lasted too long, for instance because the worker was suspended.
+/// The others of their class are of statements that would write, or change the transaction.
+const ENDED: [&str; 2] = ["25P03", "25P04"];
 
 /// Reads the planner's estimate, if the relation is a plain table.
 const PLANNED_ROWS: &str = "
@@ -400,7 +400,7 @@ fn document(row: &PgRow) -> Result<Document, sqlx::Error> {
 fn error(error: sqlx::Error) -> Error {
     match class(&error).as_str() {
         "42" | "22" | "0A" | "21" => Error::Wrong(told(&error)),
-        _ if code(&error) == WRITES => Error::Wrong(told(&error)),
+        "25" if !ENDED.contains(&code(&error).as_str()) => Error::Wrong(told(&error)),
         _ => Error::Lost(told(&error)),
     }
 }
