@@ -37,7 +37,11 @@ select j.id, j.kind, j.throttle, j.key, j.tenant, j.group_id, j.tags, j.priority
     ) end as waits_for, j.on_complete, j.on_dead, j.webhook_secret, j.retry
 from flyball.job j
 left join flyball.lease l on l.job_id = j.id
-left join flyball.ready r on r.lane_id in (j.lane_id, j.admission_lane) and r.priority = j.priority and r.job_id = j.id
+left join lateral (
+    select h.job_id, h.attempt from flyball.ready h
+    where h.lane_id in (j.lane_id, j.admission_lane) and h.priority = j.priority and h.job_id = j.id
+    limit 1
+) r on true
 left join flyball.scheduled s on s.job_id = j.id
 left join flyball.dead d on d.job_id = j.id
 left join flyball.worker w on w.id = l.worker_id

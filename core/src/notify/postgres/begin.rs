@@ -65,7 +65,9 @@ left join lateral (
     where h.id = s.job_id limit 1
 ) j on true
 left join lateral (
-    select c.state from flyball.batch_message m join flyball.batch c on c.id = m.batch_id where m.job_id = s.job_id limit 1
+    select c.state from flyball.batch c
+    where c.id = (select m.batch_id from flyball.batch_message m where m.job_id = s.job_id limit 1)
+    limit 1
 ) b on true
 left join lateral (
     select h.failures, h.backoff_until from flyball.recipient_backoff h

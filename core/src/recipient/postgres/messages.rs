@@ -20,7 +20,9 @@ cross join lateral (select * from flyball.job where id = a.job_id limit 1) j
 left join lateral (select h.requeued_at, h.attempt_count from flyball.delivery h where h.job_id = a.job_id limit 1) d on true
 left join lateral (select * from flyball.message_plan h where h.job_id = a.job_id limit 1) p on true
 left join lateral (
-    select c.state, c.created_at from flyball.batch_message m join flyball.batch c on c.id = m.batch_id where m.job_id = a.job_id limit 1
+    select c.state, c.created_at from flyball.batch c
+    where c.id = (select m.batch_id from flyball.batch_message m where m.job_id = a.job_id limit 1)
+    limit 1
 ) b on true
 order by a.n";
 

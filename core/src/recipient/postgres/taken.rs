@@ -65,7 +65,7 @@ pub(super) const TAKE_JOBS: &str = "
 delete from flyball.scheduled
 where ctid = any(array(
     select s.ctid from flyball.scheduled s
-    where s.job_id = any($1) and s.turn between -4 and -1 and s.run_at <= now()
+    where s.job_id = any($1) and coalesce(s.turn between -4 and -1 and s.run_at <= now(), false)
     order by s.job_id
     for update skip locked
 ))
@@ -83,7 +83,7 @@ with asleep as materialized (
         where h.recipient = w.recipient and h.state = 'held' and h.coalesces
         offset 0
     ) p
-    cross join lateral (select h.job_id from flyball.scheduled h where h.job_id = p.job_id and h.turn between -4 and -1 limit 1) s
+    cross join lateral (select h.job_id from flyball.scheduled h where h.job_id = p.job_id and coalesce(h.turn between -4 and -1, false) limit 1) s
     cross join lateral (select h.args from flyball.job h where h.id = p.job_id limit 1) j
     where coalesce(j.args ->> 'category', $4) = w.category
 ),
@@ -93,7 +93,7 @@ chosen as materialized (
 delete from flyball.scheduled
 where ctid = any(array(
     select s.ctid from flyball.scheduled s
-    where s.job_id = any(array(select c.job_id from chosen c)) and s.turn between -4 and -1
+    where s.job_id = any(array(select c.job_id from chosen c)) and coalesce(s.turn between -4 and -1, false)
     order by s.job_id
     for update skip locked
 ))
