@@ -32,14 +32,22 @@ cross join lateral (
 
 /// Moves publications; `$2` to `$5` are their channels with the history of each. A channel that had a
 /// history before counts what it does not keep, so that no reader takes the rest for all.
-// The statement is planned once, perhaps while there are no channels, so a channel is found by a
-// probe. One that counts what it does not keep is there already: a conflict finds its newest row,
+// The statement is planned once, perhaps while there are no channels and publications, so a channel
+// is found by a probe, and a publication by the order of the index that begins with its number. A
+// channel that counts what it does not keep is there already: a conflict finds its newest row,
 // also while the erasure of its inbox holds it, and a join by `ctid` would not. Each message finds
 // its channel by a sort. Postgres expects one row of a join here and would compare every message
 // with every channel, which takes a minute for ten thousand of each.
 pub(super) const MOVE: &str = r#"
 with gone as (
-    delete from flyball.publication p where p.id = any($1) returning p.id, p.tenant, p.channel, p.data, p.created_at
+    delete from flyball.publication p
+    where p.ctid = any(array(
+        select f.place
+        from unnest($1::bigint[]) as a(id)
+        cross join lateral (select h.id, h.ctid as place from flyball.publication h where h.id >= a.id order by h.id limit 1) f
+        where f.id = a.id
+    ))
+    returning p.id, p.tenant, p.channel, p.data, p.created_at
 ),
 placed as (
     select u.*, max(u.of_s) over w as kept_s, max(u.of_max) over w as kept_max,
