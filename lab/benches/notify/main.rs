@@ -10,6 +10,7 @@ mod choice;
 #[path = "../queue/cpu.rs"]
 #[allow(dead_code, reason = "the benchmark of the queue uses all of it")]
 mod cpu;
+mod few;
 mod send;
 #[path = "../queue/servers.rs"]
 mod servers;
@@ -41,7 +42,7 @@ struct NotifyArgs {
     /// Part send: quota of each account, in messages per second
     #[arg(long, default_value_t = 250.0)]
     rps: f64,
-    /// Parts send and free: rounds
+    /// Parts send, free and few: rounds
     #[arg(long, default_value_t = 3)]
     rounds: usize,
     /// Concurrent messages of the worker
@@ -76,6 +77,8 @@ enum BenchPart {
     Send,
     /// Maximum throughput of one worker through accounts without limits
     Free,
+    /// Cost and delay of messages that come one by one
+    Few,
     /// Cost of choosing an account
     Choice,
     /// One of ten accounts blocked, with shedding and without
@@ -104,6 +107,7 @@ fn main() -> anyhow::Result<std::process::ExitCode> {
             match part {
                 BenchPart::Send => broken.extend(send::measure(&cli, report, true).await?),
                 BenchPart::Free => broken.extend(send::measure(&cli, report, false).await?),
+                BenchPart::Few => few::measure(&cli, report).await?,
                 BenchPart::Choice => choice::measure(report),
                 BenchPart::Shed => broken.extend(shed::measure(&cli, report).await?),
                 BenchPart::Breaker => breaker::measure(&cli, report).await?,

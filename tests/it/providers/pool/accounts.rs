@@ -133,8 +133,13 @@ async fn a_pool_without_a_tenth_of_its_accounts_bears_a_tenth_less() {
         (workers.capacity().await == Some(900.0)).then_some(())
     })
     .await;
-    let view = account_pool.view();
-    assert_eq!((view.available, view.configured_rps), (9, Some(1000.0)));
+    // The view is as old as the last look at the accounts.
+    let view = eventually("nine accounts", SOON, || async {
+        let view = account_pool.view();
+        (view.available == 9).then_some(view)
+    })
+    .await;
+    assert_eq!(view.configured_rps, Some(1000.0));
     assert!(
         view.accounts[held.at]
             .until_ms
