@@ -4,10 +4,9 @@ use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use sqlx::Row;
+use sqlx::{Row, query};
 
 use super::lock::{OlderCollectors, lock};
-use super::statement::query;
 use super::usage;
 use crate::gateway::limits::ChannelHistory;
 use crate::jobs::Error;

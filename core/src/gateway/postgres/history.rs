@@ -1,9 +1,8 @@
 //! The history of channels: what came after a message, and where a channel stands.
 
-use sqlx::Row;
 use sqlx::postgres::PgRow;
+use sqlx::{Row, query};
 
-use super::statement::query;
 use crate::gateway::channel_name::ChannelName;
 use crate::gateway::limits::STORED_BYTES;
 use crate::jobs::Error;

@@ -3,9 +3,8 @@
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use sqlx::Row;
+use sqlx::{Row, query};
 
-use super::statement::query;
 use crate::jobs::Error;
 use crate::postgres::Transaction;
 

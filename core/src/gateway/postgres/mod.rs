@@ -5,7 +5,6 @@ mod history;
 mod lock;
 mod publish;
 mod renewal;
-mod statement;
 mod tickets;
 mod upkeep;
 mod usage;

@@ -1,10 +1,9 @@
 //! The end of the history, which goes back with a failover to a copy that lacks it.
 
-use sqlx::Row;
+use sqlx::{Row, query};
 
 use super::history::StoredMessage;
 use super::lock::{OlderCollectors, lock};
-use super::statement::query;
 use crate::jobs::Error;
 use crate::postgres::Db;
 

@@ -3,9 +3,8 @@
 use std::collections::HashMap;
 
 use serde_json::Value;
-use sqlx::Row;
+use sqlx::{Row, query};
 
-use super::statement::query;
 use crate::jobs::Error;
 use crate::postgres::Db;
 

@@ -1,9 +1,8 @@
 //! Upkeep: deletes messages whose time is over, and forgets channels that nobody uses.
 
-use sqlx::Row;
+use sqlx::{Row, query};
 
 use super::lock::{OlderCollectors, lock};
-use super::statement::query;
 use crate::jobs::Error;
 use crate::postgres::Db;
 

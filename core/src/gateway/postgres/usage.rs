@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use jiff_sqlx::Timestamp as SqlTimestamp;
-use sqlx::Row;
+use sqlx::{Row, query};
 
-use super::statement::query;
 use crate::jobs::Error;
 use crate::postgres::Db;
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use sqlx::Row;
+use sqlx::{Row, query};
 
 use super::crowds::spread_out;
 use super::messages::load;
@@ -15,7 +15,7 @@ use super::rows::{
     ClaimKey, GateInput, StoredList, StoredTimes, cap_times, claims, columns, inputs, sent,
     sql_time, stored, unstored,
 };
-use super::statement::{query, query_planned_anew};
+use super::statement::query_planned_anew;
 use crate::jobs::Error;
 use crate::postgres::{Db, Transaction};
 use crate::providers::Recipient;

@@ -4,13 +4,13 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use jiff_sqlx::Timestamp as SqlTimestamp;
 use serde_json::json;
-use sqlx::Row;
+use sqlx::{Row, query};
 
 use super::explain::Reading;
 use super::messages::GatedMessage;
 use super::open_digests;
 use super::rows::{GateInput, inputs};
-use super::statement::{query, query_planned_anew};
+use super::statement::query_planned_anew;
 use crate::jobs::Error;
 use crate::postgres::{Db, Transaction};
 use crate::providers::Channel;

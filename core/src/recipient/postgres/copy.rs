@@ -5,8 +5,8 @@
 //! row would have a record of its own otherwise.
 
 use jiff::Timestamp;
+use sqlx::query;
 
-use super::statement::query;
 use crate::postgres::Transaction;
 use crate::recipient::address::RecipientKey;
 

@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
+use sqlx::query;
+
 use super::plans::Capacity;
 use super::rows::{GateInput, crowd};
-use super::statement::query;
 use crate::jobs::Error;
 use crate::postgres::Transaction;
 use crate::recipient::crowd::{crowd_quarter, in_crowd};

@@ -8,8 +8,8 @@ use std::collections::HashMap;
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Map, Value};
-use sqlx::Row;
 use sqlx::types::Json;
+use sqlx::{Row, query};
 
 use super::copy::CopiedRows;
 use super::crowds::count_crowd;
@@ -19,7 +19,7 @@ use super::messages::GatedMessage;
 use super::plans::{Capacity, PlanBatch, give_way_soon};
 use super::queued_digests::{DigestPlace, QUEUED_RULE, looks_again, queued};
 use super::rows::{inputs, sql_time};
-use super::statement::{query, query_planned_anew};
+use super::statement::query_planned_anew;
 use super::taken_items::{ItemsWanted, TakenItems, item_bytes, take_items, take_part};
 use crate::jobs::Error;
 use crate::jobs::check::MAX_ARGS_BYTES;

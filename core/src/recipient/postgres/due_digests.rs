@@ -2,10 +2,9 @@
 
 use jiff::Timestamp;
 use jiff_sqlx::Timestamp as SqlTimestamp;
-use sqlx::Row;
+use sqlx::{Row, query};
 
 use super::digest_messages::DueDigest;
-use super::statement::query;
 use crate::jobs::Error;
 use crate::postgres::{Db, Transaction};
 use crate::recipient::address::RecipientKey;

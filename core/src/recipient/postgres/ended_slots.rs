@@ -3,10 +3,10 @@
 //! An attempt that ends its message gives its slots back. A message that goes again later keeps
 //! them, and may be cancelled or expire until then. A walk over all plans finds these.
 
-use sqlx::Row;
+use sqlx::{Row, query};
 
 use super::attempts::return_slots;
-use super::statement::{query, query_planned_anew};
+use super::statement::query_planned_anew;
 use crate::jobs::Error;
 use crate::postgres::{Db, Transaction};
 use crate::recipient::rules::RecipientRules;

@@ -6,10 +6,10 @@ use std::collections::HashMap;
 
 use jiff::Timestamp;
 use serde_json::json;
+use sqlx::query;
 
 use super::copy::{COPIED_MIN, CopiedRows};
 use super::rows::GateInput;
-use super::statement::query;
 use super::taken::TakenMessage;
 use crate::jobs::Error;
 use crate::postgres::Transaction;

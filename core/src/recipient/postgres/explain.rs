@@ -7,8 +7,8 @@ use jiff::Timestamp;
 use jiff_sqlx::Timestamp as SqlTimestamp;
 use serde::Serialize;
 use serde_json::Value;
-use sqlx::Row;
 use sqlx::postgres::PgRow;
+use sqlx::{Row, query};
 
 use super::messages::load;
 use super::open_digests;
@@ -18,7 +18,6 @@ use super::rows::{
     unstored,
 };
 use super::rule_sources::add_sources;
-use super::statement::query;
 use crate::jobs::Error;
 use crate::postgres::{Db, Transaction, json_or_text};
 use crate::recipient::candidate::{Candidate, CapList, Origin};

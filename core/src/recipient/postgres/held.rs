@@ -3,10 +3,10 @@
 use jiff::Timestamp;
 use jiff_sqlx::Timestamp as SqlTimestamp;
 use serde::Serialize;
-use sqlx::Row;
 use sqlx::postgres::PgRow;
+use sqlx::{Row, query};
 
-use super::statement::{query, query_planned_anew};
+use super::statement::query_planned_anew;
 use crate::jobs::{Attribution, COUNT_MAX, Error};
 use crate::postgres::Db;
 use crate::providers::Channel;

@@ -2,12 +2,11 @@
 
 use std::collections::HashMap;
 
-use sqlx::Row;
+use sqlx::{Row, query};
 
 use super::copy::{COPIED_MIN, CopiedRows};
 use super::plans::{PlanBatch, digest_key};
 use super::rows::{DigestKey, GateInput, sql_time, stored_key};
-use super::statement::query;
 use crate::jobs::Error;
 use crate::postgres::Transaction;
 use crate::recipient::digest::{Arrival, COALESCED, OpenDigest};

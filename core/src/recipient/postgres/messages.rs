@@ -2,9 +2,8 @@
 
 use jiff::Timestamp;
 use jiff_sqlx::Timestamp as SqlTimestamp;
-use sqlx::Row;
+use sqlx::{Row, query};
 
-use super::statement::query;
 use crate::jobs::Error;
 use crate::postgres::{Transaction, json_or_text};
 use crate::recipient::candidate::{NORMAL, Origin};

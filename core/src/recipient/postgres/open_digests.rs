@@ -2,11 +2,11 @@
 
 use jiff::Timestamp;
 use jiff_sqlx::Timestamp as SqlTimestamp;
-use sqlx::Row;
 use sqlx::postgres::PgRow;
+use sqlx::{Row, query};
 
 use super::rows::sql_time;
-use super::statement::{query, query_planned_anew};
+use super::statement::query_planned_anew;
 use crate::jobs::{Attribution, Error};
 use crate::postgres::{Db, Transaction};
 use crate::recipient::address::RecipientKey;

@@ -2,12 +2,12 @@
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
+use sqlx::query;
 use sqlx::types::Json;
 
 use super::copy::{COPIED_MIN, CopiedRows};
 use super::plans::PlannedMessage;
 use super::rows::sql_time;
-use super::statement::query;
 use crate::jobs::Error;
 use crate::postgres::Transaction;
 use crate::recipient::address::RecipientKey;

@@ -7,6 +7,7 @@
 use std::collections::{HashMap, HashSet};
 
 use jiff::Timestamp;
+use sqlx::query;
 
 use super::claims::{NewClaim, write_claims};
 use super::messages::{GatedMessage, load};
@@ -14,7 +15,6 @@ use super::rows::{
     DigestKey, GateInput, StoredList, StoredTimes, cap_times, claims, counting, crowd, digests,
     inputs, reserved, sent, stored_claims,
 };
-use super::statement::query;
 use super::taken::{
     DUE_JOBS, Look, PUT_JOB_OFF, TakenMessages, take_due, take_jobs, take_siblings,
 };

@@ -1,6 +1,7 @@
 //! Deletes what no rule looks at any more.
 
-use super::statement::query;
+use sqlx::query;
+
 use crate::jobs::Error;
 use crate::postgres::Db;
 use crate::recipient::rules::RecipientRules;

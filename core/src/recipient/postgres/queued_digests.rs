@@ -3,9 +3,8 @@
 use std::collections::HashSet;
 
 use jiff::SignedDuration;
-use sqlx::Row;
+use sqlx::{Row, query};
 
-use super::statement::query;
 use crate::jobs::Error;
 use crate::postgres::Transaction;
 use crate::recipient::address::RecipientKey;

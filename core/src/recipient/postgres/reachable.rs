@@ -1,8 +1,7 @@
 //! Messages without an address whose recipients have none either.
 
-use sqlx::Row;
+use sqlx::{Row, query};
 
-use super::statement::query;
 use crate::jobs::{Error, NewJob};
 use crate::postgres::Db;
 use crate::providers::Channel;

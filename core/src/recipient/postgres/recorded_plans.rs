@@ -3,12 +3,11 @@
 use std::collections::HashSet;
 
 use jiff_sqlx::Timestamp as SqlTimestamp;
-use sqlx::Row;
 use sqlx::postgres::PgRow;
+use sqlx::{Row, query};
 
 use super::explain::recorded_plan;
 use super::plans::PlannedMessage;
-use super::statement::query;
 use crate::jobs::Error;
 use crate::postgres::Db;
 use crate::recipient::gate::MessageGate;

@@ -2,11 +2,11 @@
 
 use jiff::Timestamp;
 use jiff_sqlx::Timestamp as SqlTimestamp;
+use sqlx::query;
 
 use super::explain::Reading;
 use super::messages::GatedMessage;
 use super::rows::inputs;
-use super::statement::query;
 use crate::jobs::{Error, NewJob};
 use crate::postgres::Db;
 use crate::recipient::fields::GatedArgs;

@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use jiff::Timestamp;
 use jiff_sqlx::Timestamp as SqlTimestamp;
 use serde_json::Value;
-use sqlx::Row;
+use sqlx::{Row, query};
 
 use super::messages::GatedMessage;
-use super::statement::{query, query_planned_anew};
+use super::statement::query_planned_anew;
 use super::unknown_zones::note_unknown_zone;
 use crate::jobs::Error;
 use crate::postgres::{Transaction, json_or_text};

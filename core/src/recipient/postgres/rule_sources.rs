@@ -1,10 +1,9 @@
 //! The sources of the rules by which gates decided: who set each, and when.
 
 use jiff_sqlx::Timestamp as SqlTimestamp;
-use sqlx::Row;
+use sqlx::{Row, query};
 
 use super::rows::GateInput;
-use super::statement::query;
 use crate::jobs::Error;
 use crate::postgres::Transaction;
 use crate::recipient::address::suppression_digest;

@@ -1,10 +1,10 @@
 //! The rules in force, as far as SQL needs them.
 
 use serde_json::{Map, Value, json};
+use sqlx::query;
 use sqlx::types::Json;
 
 use super::rows::sql_time;
-use super::statement::query;
 use crate::jobs::Error;
 use crate::postgres::Db;
 use crate::recipient::refusing_caps::refusing_caps;

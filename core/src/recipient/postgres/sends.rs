@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use sqlx::query;
+
 use super::copy::{COPIED_MIN, CopiedRows};
-use super::statement::query;
 use super::taken::TakenMessage;
 use crate::jobs::Error;
 use crate::postgres::Transaction;

@@ -8,10 +8,9 @@ use std::collections::HashMap;
 
 use jiff::Timestamp;
 use jiff_sqlx::Timestamp as SqlTimestamp;
-use sqlx::Row;
 use sqlx::postgres::PgRow;
+use sqlx::{Row, query};
 
-use super::statement::query;
 use crate::jobs::Error;
 use crate::postgres::Transaction;
 use crate::recipient::address::RecipientKey;

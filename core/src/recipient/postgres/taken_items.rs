@@ -6,10 +6,10 @@ use futures_util::TryStreamExt as _;
 use jiff::Timestamp;
 use jiff_sqlx::Timestamp as SqlTimestamp;
 use serde_json::{Map, Value, json};
-use sqlx::Row;
 use sqlx::postgres::PgRow;
+use sqlx::{Row, query};
 
-use super::statement::{query, query_planned_anew};
+use super::statement::query_planned_anew;
 use crate::jobs::Error;
 use crate::postgres::{Transaction, json_or_text};
 use crate::recipient::text_bytes::text_bytes;
