@@ -188,6 +188,8 @@ async fn a_key_that_would_lose_rows_is_refused() {
         database.pool(),
         "create table twice (id int); insert into twice values (1), (2), (2), (3);
          create table nulls (id int); insert into nulls values (1), (null);
+         create table included (n int, id int, primary key (n) include (id));
+         insert into included values (1, 1), (2, null);
          create type pair as (n int);
          create function cut(text) returns pair language sql immutable as 'select row(0)::pair';
          create cast (text as pair) with function cut(text);
@@ -198,6 +200,7 @@ async fn a_key_that_would_lose_rows_is_refused() {
     for (table, says) in [
         ("twice", "not unique (2 appears twice)"),
         ("nulls", "is null in some rows"),
+        ("included", "is null in some rows"),
         ("cut", "(1) is found above itself"),
         ("gone", "does not exist"),
     ] {

@@ -42,13 +42,13 @@ const PLANNED_ROWS: &str = "
     where oid = to_regclass($1) and relkind in ('r', 'm', 'p') and reltuples > 0";
 
 /// Reads the columns of a table's primary key, which holds for partitions, but not for the rows of
-/// tables that inherit.
+/// tables that inherit. Columns that its index only includes may be null, and are left out.
 const PRIMARY_KEY: &str = "
     select a.attname::text
-    from pg_index i
-    join pg_class c on c.oid = i.indrelid
-    join pg_attribute a on a.attrelid = i.indrelid and a.attnum = any(i.indkey)
-    where i.indrelid = to_regclass($1) and i.indisprimary
+    from pg_constraint k
+    join pg_class c on c.oid = k.conrelid
+    join pg_attribute a on a.attrelid = k.conrelid and a.attnum = any(k.conkey)
+    where k.conrelid = to_regclass($1) and k.contype = 'p'
         and (c.relkind = 'p' or not c.relhassubclass)";
 
 /// Reads a table or a query over its own connections, in read-only transactions.
