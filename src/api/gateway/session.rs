@@ -72,10 +72,10 @@ pub(super) struct Session {
     /// The time at which a stopping process closes the connection.
     leave_at: Option<Instant>,
     /// The time until which nothing is read, because the client published or marked beyond the
-    /// limit of its tenant, or asks too much. One frame is read between two such times, so that it
-    /// still counts as alive.
+    /// limit of its tenant, asks too much, or its tenant sends too many frames. One frame is read
+    /// between two such times, so that it still counts as alive.
     held_until: Option<Instant>,
-    /// The pace of what it asks.
+    /// The pace of what it asks, and of all its frames.
     asks: AskPace,
     /// The address of the client, if the listener has recorded it.
     pub(super) address: Option<IpAddr>,
