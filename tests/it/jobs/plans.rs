@@ -15,6 +15,7 @@ use serde_json::Value;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
 
 use crate::support::database;
+use crate::support::plans::{flush_statistics, generic_plan};
 
 /// Tables that grow with the queue, the running jobs or the history. Partitions are named after
 /// their table, `_` and a day.
@@ -203,42 +204,6 @@ async fn check(url: &str, case: &str, size: Option<Size>) {
     queue.pool.close().await;
 }
 
-/// Returns the plan that a session makes once and keeps.
-async fn generic_plan(connection: &mut PgConnection, sql: &str) -> (Value, String) {
-    connection
-        .execute(AssertSqlSafe(format!("prepare looked_at as {sql}")))
-        .await
-        .unwrap_or_else(|error| panic!("{error}: {sql}"));
-    let parameters: i32 = connection
-        .fetch_one("select coalesce(array_length(parameter_types, 1), 0) from pg_prepared_statements where name = 'looked_at'")
-        .await
-        .unwrap()
-        .get(0);
-    // A generic plan does not depend on the parameters.
-    let nulls = vec!["null"; parameters as usize].join(", ");
-    let arguments = if parameters == 0 {
-        String::new()
-    } else {
-        format!("({nulls})")
-    };
-    let explain = async |connection: &mut PgConnection, form: &str| {
-        connection
-            .fetch_all(AssertSqlSafe(format!(
-                "explain ({form}) execute looked_at{arguments}"
-            )))
-            .await
-            .unwrap()
-    };
-    let plan = explain(connection, "format json").await[0].get::<Value, _>(0)[0]["Plan"].clone();
-    let text = explain(connection, "costs off")
-        .await
-        .iter()
-        .map(|row| row.get::<String, _>(0) + "\n")
-        .collect();
-    connection.execute("deallocate looked_at").await.unwrap();
-    (plan, text)
-}
-
 /// Returns the big table that a scan reads, without the day of its partition.
 fn big(node: &Value) -> Option<&'static str> {
     let rest_of = |name: &Value, big: &str| -> Option<String> {
@@ -333,17 +298,7 @@ fn lane_scan(node: &Value) -> Option<String> {
 
 /// Returns the rows read since the last call, by sequential scans of big tables and by all indexes.
 async fn rows_read(queue: &Queue) -> (i64, i64) {
-    // The pool has a single connection, so flushing its counters is enough.
-    queue
-        .pool
-        .execute("select pg_stat_force_next_flush()")
-        .await
-        .unwrap();
-    queue
-        .pool
-        .execute("select pg_stat_clear_snapshot()")
-        .await
-        .unwrap();
+    flush_statistics(queue).await;
     let sql = "
         select coalesce(sum(seq_tup_read) filter (where relname ~ '^(ready|job|attempt|scheduled|dead)(_|$)'), 0)::bigint,
             (select coalesce(sum(idx_tup_read), 0)::bigint from pg_stat_user_indexes where schemaname = 'flyball')

@@ -16,6 +16,7 @@ pub mod fixture;
 pub mod ledger;
 pub mod observed_store;
 pub mod pgbouncer;
+pub mod plans;
 pub mod process;
 pub mod proxy;
 pub mod redis_cluster;
