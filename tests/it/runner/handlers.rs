@@ -129,6 +129,24 @@ impl Handler for Once {
     }
 }
 
+/// Claims `count` jobs of a kind, all of one lane, with a worker that dies at once.
+async fn claim_and_die(fixture: &WorkerFixture, kind: &str, count: i32) {
+    let doomed = NewWorker {
+        name: "w".into(),
+        host: "h".into(),
+        pid: 1,
+        ttl: SOON,
+        kinds: vec![kind.into()],
+    };
+    let doomed = fixture.queue.register(&doomed).await.unwrap();
+    let lane = fixture.queue.ready_lanes().await.unwrap()[0].lane_id;
+    let claims = [LaneClaim::first(lane, count)];
+    let claimed = fixture.queue.claim(doomed, 1, &claims).await.unwrap();
+    assert_eq!(claimed.len(), count as usize);
+    let sql = "update flyball.worker set heartbeat_at = now() - interval '1 hour'";
+    sqlx::query(sql).execute(&fixture.queue.pool).await.unwrap();
+}
+
 #[tokio::test]
 async fn a_lost_attempt_that_was_the_last_of_its_kind_is_not_followed_by_another_unless_a_person_says_so()
  {
@@ -136,22 +154,7 @@ async fn a_lost_attempt_that_was_the_last_of_its_kind_is_not_followed_by_another
     let runs = Arc::new(AtomicUsize::new(0));
     fixture.kinds.register("once", Once(runs.clone()));
     let id = fixture.enqueue("once", "fast", "", 1).await[0];
-    let doomed = NewWorker {
-        name: "w".into(),
-        host: "h".into(),
-        pid: 1,
-        ttl: SOON,
-        kinds: vec!["once".into()],
-    };
-    let doomed = fixture.queue.register(&doomed).await.unwrap();
-    let lane = fixture.queue.ready_lanes().await.unwrap()[0].lane_id;
-    fixture
-        .queue
-        .claim(doomed, 1, &[LaneClaim::first(lane, 1)])
-        .await
-        .unwrap();
-    let sql = "update flyball.worker set heartbeat_at = now() - interval '1 hour'";
-    sqlx::query(sql).execute(&fixture.queue.pool).await.unwrap();
+    claim_and_die(&fixture, "once", 1).await;
     assert_eq!(fixture.queue.rescue().await.unwrap().ready, [id]);
     let worker = fixture.worker(quick()).await;
 
@@ -182,19 +185,7 @@ async fn a_job_that_dies_with_its_worker_is_counted_as_a_dead_letter_of_its_kind
         ..NewJob::new("noop", json!({}))
     };
     let id = fixture.queue.enqueue(&[job]).await.unwrap()[0].id;
-    let doomed = NewWorker {
-        name: "w".into(),
-        host: "h".into(),
-        pid: 1,
-        ttl: SOON,
-        kinds: vec!["noop".into()],
-    };
-    let doomed = fixture.queue.register(&doomed).await.unwrap();
-    let lane = fixture.queue.ready_lanes().await.unwrap()[0].lane_id;
-    let claims = [LaneClaim::first(lane, 1)];
-    fixture.queue.claim(doomed, 1, &claims).await.unwrap();
-    let sql = "update flyball.worker set heartbeat_at = now() - interval '1 hour'";
-    sqlx::query(sql).execute(&fixture.queue.pool).await.unwrap();
+    claim_and_die(&fixture, "noop", 1).await;
     let mut registry = Registry::default();
     let worker = fixture
         .start(quick(), fixture.kinds.clone(), &mut registry)
@@ -229,20 +220,7 @@ async fn a_dead_letter_whose_worker_died_runs_once_more_with_the_attempts_that_i
     };
     let made = fixture.queue.enqueue(&[job, waiting]).await.unwrap();
     let (dead, waiting) = (made[0].id, made[1].id);
-    let doomed = NewWorker {
-        name: "w".into(),
-        host: "h".into(),
-        pid: 1,
-        ttl: SOON,
-        kinds: vec!["noop".into()],
-    };
-    let doomed = fixture.queue.register(&doomed).await.unwrap();
-    let lane = fixture.queue.ready_lanes().await.unwrap()[0].lane_id;
-    let claims = [LaneClaim::first(lane, 2)];
-    let claimed = fixture.queue.claim(doomed, 1, &claims).await.unwrap();
-    assert_eq!(claimed.len(), 2);
-    let sql = "update flyball.worker set heartbeat_at = now() - interval '1 hour'";
-    sqlx::query(sql).execute(&fixture.queue.pool).await.unwrap();
+    claim_and_die(&fixture, "noop", 2).await;
     let rescued = fixture.queue.rescue().await.unwrap();
     assert_eq!((rescued.dead, rescued.ready), (vec![dead], vec![waiting]));
 
