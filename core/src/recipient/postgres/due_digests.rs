@@ -9,21 +9,30 @@ use crate::jobs::Error;
 use crate::postgres::{Db, Transaction};
 use crate::recipient::address::RecipientKey;
 
-pub(super) const DUE: &str = "
+// The columns by which a digest that is due is read.
+macro_rules! read_due {
+    () => {
+        "
 select d.id, d.tenant, d.module, d.type, d.key, d.recipient_id, d.category, d.channel, d.address, d.throttle, d.throttle_key,
     d.items, d.gate, uuid_send(d.recipient) as recipient_key, clock_timestamp() as now
 from flyball.digest d
-where d.closes_at <= now()
+"
+    };
+}
+
+pub(super) const DUE: &str = concat!(
+    read_due!(),
+    "where d.closes_at <= now()
 order by d.closes_at
 limit $1
-for update skip locked";
+for update skip locked"
+);
 
-pub(super) const DUE_ONE: &str = "
-select d.id, d.tenant, d.module, d.type, d.key, d.recipient_id, d.category, d.channel, d.address, d.throttle, d.throttle_key,
-    d.items, d.gate, uuid_send(d.recipient) as recipient_key, clock_timestamp() as now
-from flyball.digest d
-where d.id = $1 and d.closes_at <= now()
-for update skip locked";
+pub(super) const DUE_ONE: &str = concat!(
+    read_due!(),
+    "where d.id = $1 and d.closes_at <= now()
+for update skip locked"
+);
 
 /// Names the digests that are due, and locks none.
 pub(super) const DUE_IDS: &str = "

@@ -17,14 +17,21 @@ use crate::recipient::address::RecipientKey;
 use crate::recipient::fields::USUAL_CATEGORY;
 use crate::recipient::quiet::COALESCED_MIN;
 
+// The columns by which a taken message is read.
+macro_rules! taken {
+    () => {
+        "job_id, run_at, lane_id, priority, attempt, cost, retry, holds_unique, turn"
+    };
+}
+
 /// Takes messages that nobody has touched.
-pub(super) const TAKE_FRESH: &str = "
-select job_id, run_at, lane_id, priority, attempt, cost, retry, holds_unique, turn
-from flyball.take_unplanned($1)";
+pub(super) const TAKE_FRESH: &str =
+    concat!("\nselect ", taken!(), "\nfrom flyball.take_unplanned($1)");
 
 // The most urgent first. Rows that somebody else has are left to him. A turn is selected by a range
 // of pairs, as in a promotion.
-pub(super) const TAKE_DUE: &str = "
+pub(super) const TAKE_DUE: &str = concat!(
+    "
 delete from flyball.scheduled
 where ctid = any(array(
     select d.tid
@@ -38,7 +45,9 @@ where ctid = any(array(
     ) d
     limit $1
 ))
-returning job_id, run_at, lane_id, priority, attempt, cost, retry, holds_unique, turn";
+returning ",
+    taken!()
+);
 
 /// Names the messages whose plan is due, and takes none.
 pub(super) const DUE_JOBS: &str = "
@@ -60,7 +69,8 @@ where job_id = (
     for update skip locked
 )";
 
-pub(super) const TAKE_JOBS: &str = "
+pub(super) const TAKE_JOBS: &str = concat!(
+    "
 delete from flyball.scheduled
 where ctid = any(array(
     select s.ctid from flyball.scheduled s
@@ -68,12 +78,15 @@ where ctid = any(array(
     order by s.job_id
     for update skip locked
 ))
-returning job_id, run_at, lane_id, priority, attempt, cost, retry, holds_unique, turn";
+returning ",
+    taken!()
+);
 
 // Messages that were held in quiet hours, of the recipients and categories of those that wake, if they
 // are enough for one digest: the release gives each a place of its own. Fewer keep their times. Those
 // that wake have no row in the queue any more. The limit leaves groups out, and cuts the last at most.
-pub(super) const TAKE_SIBLINGS: &str = "
+pub(super) const TAKE_SIBLINGS: &str = concat!(
+    "
 with asleep as materialized (
     select p.job_id, w.recipient, w.category, w.messages + count(*) over (partition by w.recipient, w.category) as messages
     from unnest($1::text[]::uuid[], $2::text[], $3::bigint[]) as w(recipient, category, messages)
@@ -96,7 +109,9 @@ where ctid = any(array(
     order by s.job_id
     for update skip locked
 ))
-returning job_id, run_at, lane_id, priority, attempt, cost, retry, holds_unique, turn";
+returning ",
+    taken!()
+);
 
 /// The most messages that are taken with those that wake.
 const SIBLINGS_MAX: i64 = 1000;
