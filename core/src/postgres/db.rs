@@ -202,16 +202,11 @@ impl Db {
 
     /// Returns the pooler between us and the server.
     pub fn pooler(&self) -> Pooler {
-        if self.is_lent() {
+        if self.lent.is_some() {
             Pooler::Transaction
         } else {
             Pooler::None
         }
-    }
-
-    /// Returns true if connections are lent for one transaction.
-    fn is_lent(&self) -> bool {
-        self.lent.is_some()
     }
 
     /// Returns the pool. Behind a pooler only single statements of the simple protocol
@@ -229,12 +224,7 @@ impl Db {
     /// prepared once for each connection of our own. One that runs on its `PgConnection` must be
     /// `.persistent(false)`, because its name would outlive the transaction on a lent connection.
     pub async fn begin(&self) -> Result<Transaction, sqlx::Error> {
-        Transaction::begin(
-            &self.connections,
-            self.lent.unwrap_or(BEGIN),
-            self.is_lent(),
-        )
-        .await
+        self.begin_with(self.lent.unwrap_or(BEGIN)).await
     }
 
     /// Begins a transaction like [`Db::begin`] that waits for no lock longer than `patience`.
@@ -242,12 +232,12 @@ impl Db {
         let begin = self.lent.unwrap_or("begin isolation level read committed");
         let patience_ms = patience.as_millis();
         let begin = format!("{begin}; set local lock_timeout = '{patience_ms}ms'");
-        Transaction::begin(&self.connections, &begin, self.is_lent()).await
+        self.begin_with(&begin).await
     }
 
     /// Begins a transaction with the caller's own `begin` statement.
     pub async fn begin_with(&self, begin: &str) -> Result<Transaction, sqlx::Error> {
-        Transaction::begin(&self.connections, begin, self.is_lent()).await
+        Transaction::begin(&self.connections, begin, self.lent.is_some()).await
     }
 
     /// Waits for connections in use, then closes all.
