@@ -47,7 +47,7 @@ pub fn connect_options(url: &str) -> Result<PgConnectOptions, sqlx::Error> {
     let query = parsed.query().unwrap_or_default();
     let says_kept = query
         .split('&')
-        .any(|part| part.starts_with("statement-cache-capacity="));
+        .any(|part| name_of(part).as_deref() == Some("statement-cache-capacity"));
     let options = match query.split('&').all(is_known) {
         true => PgConnectOptions::from_str(url)?,
         false => {
