@@ -124,7 +124,11 @@ export function apply(state, { type, data }) {
   return touched;
 }
 
-/** Returns true while Redis does not answer, by the last tick or by the refusal of the throttles. @param {State} state */
+/**
+ * Returns true while Redis does not answer or accepts no writes, by the last tick or by the refusal of the
+ * throttles.
+ * @param {State} state
+ */
 export function isStoreLost({ storeLost, storeRefusal }) {
   return storeLost || storeRefusal !== '';
 }
