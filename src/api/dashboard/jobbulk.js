@@ -7,7 +7,7 @@ import { fill, h, setText, show } from './dom.js';
 import { count } from './format.js';
 import { askChange, changeJob, CHANGES } from './jobchange.js';
 import { allows, bulkChanges, filterText } from './jobwords.js';
-import { walk } from './operate.js';
+import { endedAfter, walk } from './operate.js';
 
 /** The jobs that one request of a bulk change takes. */
 const STEP = 5_000;
@@ -43,7 +43,7 @@ export async function changeAll({ verb, path, body }, { what, text, told }) {
   try {
     await walk(step, (n) => told(`${DONE[verb]} ${count(n)} …`));
   } catch (error) {
-    throw done + requested === 0 ? error : new Error(`${doneText(DONE[verb], done, requested)} Then it ended: ${/** @type {any} */ (error).message}`);
+    throw endedAfter(error, done + requested, doneText(DONE[verb], done, requested));
   }
   return doneText(DONE[verb], done, requested);
 }
@@ -144,7 +144,7 @@ export class JobBulk {
         } catch (error) {
           const { status, message } = /** @type {any} */ (error);
           // A job that has moved on meanwhile is skipped; without the server or the permission, none works.
-          if (status !== 404 && status !== 409) throw done + requested === 0 ? error : new Error(`${doneText(`${CHANGES[verb].done}:`, done, requested)} Then it ended: ${message}`);
+          if (status !== 404 && status !== 409) throw endedAfter(error, done + requested, doneText(`${CHANGES[verb].done}:`, done, requested));
           refused = message;
         }
         setText(this.place.note, `${CHANGES[verb].done}: ${count(done + requested)} of ${count(ids.length)} …`);

@@ -8,7 +8,7 @@ import { ago, count, duration, number, unixSeconds } from './format.js';
 import { pauseKey } from './keypause.js';
 import { parseNumber } from './knobs.js';
 import { clearFailure, noteFailure } from './notes.js';
-import { keyPart, keyPath, laneState, walk } from './operate.js';
+import { endedAfter, keyPart, keyPath, laneState, walk } from './operate.js';
 import { unique } from './pages.js';
 import { jobsAddress } from './views.js';
 
@@ -206,7 +206,7 @@ export class Lanes {
       }, (n) => {
         done = n;
         setText(this.note, `Cancelled ${count(n)} jobs …`);
-      }).catch((error) => { throw done === 0 ? error : new Error(`Cancelled ${count(done)} jobs. Then it ended: ${error.message}`); });
+      }).catch((error) => { throw endedAfter(error, done, `Cancelled ${count(done)} jobs.`); });
       return `Cancelled ${count(jobs)} jobs.`;
     });
   }

@@ -60,6 +60,14 @@ export async function walk(step, told) {
   return jobs;
 }
 
+/**
+ * Returns the error of a change of many that ended half-way, which says how far it came.
+ * @param {any} error @param {number} jobs the changed ones @param {string} said
+ */
+export function endedAfter(error, jobs, said) {
+  return jobs === 0 ? error : new Error(`${said} Then it ended: ${error.message}`);
+}
+
 /** The percent signs of a pattern that the API takes, besides those at its ends. */
 const PERCENTS_MAX = 3;
 
