@@ -140,6 +140,20 @@ export async function refreshPart(part) {
 }
 
 /**
+ * Returns a function that asks a question, but not before the last one is answered: a browser has few
+ * connections, and a change needs one.
+ * @param {() => Promise<void>} question
+ */
+export function oneAtATime(question) {
+  let isAsking = false;
+  return () => {
+    if (isAsking) return;
+    isAsking = true;
+    question().finally(() => { isAsking = false; });
+  };
+}
+
+/**
  * Writes knobs, guarded by the sequence number that the person has seen.
  * @param {string} name
  * @param {Record<string, any>} body

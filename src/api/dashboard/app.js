@@ -1,6 +1,6 @@
 // The entry point of the page: connects the stream, the state and the parts.
 
-import { get, getAllowed, refreshPart, refusalText, session } from './api.js';
+import { get, getAllowed, oneAtATime, refreshPart, refusalText, session } from './api.js';
 import { AuditLog } from './audit.js';
 import { Batches } from './batches.js';
 import { Channels } from './channels.js';
@@ -494,16 +494,13 @@ async function askLists() {
 }
 
 /**
- * Repeats a request while the page is visible and signed in, but not before the last one is answered: a
- * browser has few connections, and a change needs one.
+ * Repeats a request while the page is visible and signed in, but not before the last one is answered.
  * @param {() => Promise<void>} question @param {number} each_ms
  */
 function poll(question, each_ms) {
-  let isAsking = false;
+  const askOnce = oneAtATime(question);
   setInterval(() => {
-    if (isAsking || document.hidden || state.phase === 'unauthorized') return;
-    isAsking = true;
-    question().finally(() => { isAsking = false; });
+    if (!document.hidden && state.phase !== 'unauthorized') askOnce();
   }, each_ms);
 }
 

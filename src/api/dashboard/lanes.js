@@ -1,7 +1,7 @@
 // The lanes of one throttle: the waiting jobs of each, the age of the oldest, its weight and its
 // pause.
 
-import { call, get, throttlePath } from './api.js';
+import { call, get, oneAtATime, throttlePath } from './api.js';
 import { ask, signature } from './dialog.js';
 import { h, keyed, setText, show } from './dom.js';
 import { ago, count, duration, number, unixSeconds } from './format.js';
@@ -65,11 +65,9 @@ export class Lanes {
     clearInterval(this.timer);
     if (!this.element.open) return;
     this.refresh();
-    let isAsking = false;
+    const refresh = oneAtATime(() => this.refresh());
     this.timer = window.setInterval(() => {
-      if (document.hidden || isAsking) return;
-      isAsking = true;
-      this.refresh().finally(() => { isAsking = false; });
+      if (!document.hidden) refresh();
     }, REFRESH_MS);
   }
 
