@@ -46,6 +46,13 @@ impl FailureLog {
         is_told
     }
 
+    /// Notes a failure of work whose successes are not noted; returns true if it is to be logged:
+    /// the first of an outage, and one every few minutes.
+    pub fn failed_anew(&mut self, now: Instant) -> bool {
+        self.succeeded(now);
+        self.failed(now)
+    }
+
     /// Notes a success; returns true if the loop works again.
     pub fn succeeded(&mut self, now: Instant) -> bool {
         let is_over = self
@@ -174,5 +181,14 @@ mod tests {
         assert!(log.succeeded(at(15)) && !log.is_failing());
         assert!(!log.succeeded(at(16)));
         assert!(log.failed(at(20)), "another one");
+    }
+
+    #[test]
+    fn failures_without_noted_successes_are_another_outage_after_a_calm() {
+        let (mut log, began) = (FailureLog::default(), Instant::now());
+        let at = |seconds| began + Duration::from_secs(seconds);
+        assert!(log.failed_anew(at(0)));
+        assert!(!log.failed_anew(at(9)) && !log.failed_anew(at(18)));
+        assert!(log.failed_anew(at(28)), "another one");
     }
 }

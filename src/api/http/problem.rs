@@ -39,9 +39,7 @@ static LOST_BY_THROTTLES: LazyLock<Mutex<FailureLog>> = LazyLock::new(Mutex::def
 /// Returns true if a request that a store did not answer is to be logged: the first of an outage,
 /// and one every few minutes.
 pub(super) fn is_told(lost: &Mutex<FailureLog>) -> bool {
-    let (mut lost, now) = (lost.lock(), Instant::now());
-    lost.succeeded(now);
-    lost.failed(now)
+    lost.lock().failed_anew(Instant::now())
 }
 
 /// An error answer.

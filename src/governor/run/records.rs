@@ -138,9 +138,7 @@ impl Records {
     /// Returns true if a failure of the journal is to be logged: the first of an outage, whichever
     /// the throttle, and one every few minutes.
     fn is_told(&self) -> bool {
-        let (mut failures, now) = (self.failures.lock(), Instant::now());
-        failures.succeeded(now);
-        failures.failed(now)
+        self.failures.lock().failed_anew(Instant::now())
     }
 
     /// Journals the decision of `plan` if it is news, and sends it to the listeners.
