@@ -297,14 +297,15 @@ pub(super) async fn tick(
     failed.map_or(Ok(odd), |error| Err(error.into()))
 }
 
+/// Returns the number in a field of a throttle.
+fn number(fields: &BTreeMap<String, String>, field: &str) -> Option<u64> {
+    fields.get(field)?.parse().ok()
+}
+
 /// Returns true if the knobs in Redis are an older copy of the recorded ones: less was changed
 /// through Flyball, and the last time was no later. A throttle that was made anew is no copy.
 fn is_behind(stands: &BTreeMap<String, String>, recorded: &BTreeMap<String, String>) -> bool {
-    let both = |field: &str| -> Option<(u64, u64)> {
-        let number =
-            |fields: &BTreeMap<String, String>| -> Option<u64> { fields.get(field)?.parse().ok() };
-        Some((number(stands)?, number(recorded)?))
-    };
+    let both = |field: &str| Some((number(stands, field)?, number(recorded, field)?));
     let is_less = both("seq").is_some_and(|(here, recorded)| here < recorded);
     is_less && both("at").is_some_and(|(here, recorded)| here <= recorded)
 }
@@ -312,9 +313,6 @@ fn is_behind(stands: &BTreeMap<String, String>, recorded: &BTreeMap<String, Stri
 /// Returns true if a throttle was made by itself after its knobs were recorded, as on first use in
 /// a Redis that was emptied: the knobs of which it was made must not replace those that people set.
 fn is_made_anew(stands: &BTreeMap<String, String>, recorded: &BTreeMap<String, String>) -> bool {
-    let number = |fields: &BTreeMap<String, String>, field: &str| -> Option<u64> {
-        fields.get(field)?.parse().ok()
-    };
     let text = |field: &str| stands.get(field).map_or("", String::as_str);
     let is_own = text("by") == AUTHOR || stands.contains_key(MADE_FROM);
     number(stands, "seq") == Some(1)
@@ -343,7 +341,7 @@ async fn bring_forward(
     let change = Change {
         // Of two with the same name, the recorded one stays.
         fields: removed.chain(texts).collect(),
-        if_seq: stands.get("seq").and_then(|seq| seq.parse().ok()),
+        if_seq: number(stands, "seq"),
         by: AUTHOR.to_owned(),
         why: format!("{RESTORED} Redis had {what} of the knobs"),
         restores: true,
