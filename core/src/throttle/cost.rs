@@ -1,6 +1,6 @@
 //! The highest cost of one job, for entry points that can refuse.
 
-use super::{Error, KnobProblem, Name, Store};
+use super::{AcquireRequest, Error, KnobProblem, LaneRequest, Name, Store};
 
 /// Returns the throttle with the lowest `max_cost`, among `leaf` and those above it, and that cost
 /// in tokens; `None` if the throttle does not exist.
@@ -29,7 +29,32 @@ pub async fn check_cost(
     field: &str,
     cost: f64,
 ) -> Result<(), Error> {
-    match lowest_max_cost(store, throttle).await? {
+    check_against(lowest_max_cost(store, throttle).await?, field, cost)
+}
+
+/// Refuses a cost like [`check_cost`], also where the request for tokens makes its throttle.
+pub async fn check_wanted(
+    store: &dyn Store,
+    throttle: &Name,
+    field: &str,
+    cost: f64,
+) -> Result<(), Error> {
+    let mut lowest = lowest_max_cost(store, throttle).await?;
+    if lowest.is_none() {
+        // A pattern makes the throttle for the first request, whatever it asks for.
+        let one = AcquireRequest {
+            throttle: throttle.clone(),
+            lanes: vec![LaneRequest::default()],
+            holder: None,
+        };
+        store.peek(&one).await;
+        lowest = lowest_max_cost(store, throttle).await?;
+    }
+    check_against(lowest, field, cost)
+}
+
+fn check_against(lowest: Option<(Name, f64)>, field: &str, cost: f64) -> Result<(), Error> {
+    match lowest {
         Some((name, most)) if cost > most => {
             let message = format!(
                 "{cost} is above what one job of throttle {name} may cost; allowed: at most {most} tokens, the knob max_cost of {name}"

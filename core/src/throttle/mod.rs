@@ -57,7 +57,7 @@ pub use acquire::{
 pub use admission::{is_admission, is_of_admission};
 pub use api_limit::{ApiLimit, OWN_API};
 pub use caller_knobs::CallerKnobs;
-pub use cost::{check_cost, check_settled};
+pub use cost::{check_cost, check_settled, check_wanted};
 pub use file::KnobsFile;
 pub use held::{HeldKeys, KeyBacklog, OverQuotaKey, SlowestKey};
 pub use holds::{GUEST, MAX_HOLDERS};

@@ -22,7 +22,7 @@ use crate::api::waiting;
 use crate::throttle::on_demand::KnobTexts;
 use crate::throttle::{
     self, AcquireRequest, AcquireResponse, GUEST, Grant, Holder, LaneRequest, Limit, RateLimit,
-    Store, check_cost,
+    Store, check_wanted,
 };
 
 /// The most units of one request.
@@ -345,8 +345,14 @@ async fn read(
     declare(state, &ask, knobs.as_ref()).await?;
     // Most requests ask for one token. For them the check is skipped: a throttle that limits a job
     // to less charges less.
-    if ask.lanes[0].cost > 1.0 {
-        check_tokens(state, &ask, cost_field).await?;
+    let cost = ask.lanes[0].cost;
+    if cost > 1.0 {
+        match check_wanted(&*state.throttles, &ask.throttle, cost_field, cost).await {
+            // While the store cannot be read, the throttle's knob for the loss of Redis decides on
+            // the grant.
+            Err(throttle::Error::Lost(_)) => {}
+            checked => checked?,
+        }
     }
     Ok((ask, wait, knobs))
 }
@@ -355,30 +361,6 @@ async fn read(
 /// tenant never count as those of another, because no name of a tenant has the separator.
 fn holder_id(tenant: Option<&str>, id: &str) -> String {
     format!("{GUEST}{}|{id}", tenant.unwrap_or_default())
-}
-
-/// Refuses tokens that no single request may have, also where the request makes its throttle.
-async fn check_tokens(
-    state: &ThrottlesState,
-    ask: &AcquireRequest,
-    field: &str,
-) -> Result<(), Problem> {
-    let (throttles, cost) = (&*state.throttles, ask.lanes[0].cost);
-    if let Ok(None) = throttles.status(&ask.throttle).await {
-        // A pattern makes the throttle for the first request, whatever it asks for.
-        let one = AcquireRequest {
-            throttle: ask.throttle.clone(),
-            lanes: vec![LaneRequest::default()],
-            holder: None,
-        };
-        throttles.peek(&one).await;
-    }
-    match check_cost(throttles, &ask.throttle, field, cost).await {
-        // While the store cannot be read, the throttle's knob for the loss of Redis decides on the
-        // grant.
-        Err(throttle::Error::Lost(_)) => Ok(()),
-        checked => Ok(checked?),
-    }
 }
 
 /// Takes tokens, and waits for them up to `wait`.
