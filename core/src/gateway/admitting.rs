@@ -1,6 +1,5 @@
 //! The pace of tenants: how many of their messages may go now, by the limits of their channels.
 
-use std::collections::HashSet;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -19,10 +18,6 @@ const OTHERS: Duration = Duration::from_millis(250);
 impl Gateway {
     /// Decides how many messages of each tenant may go now.
     pub(super) async fn admit(&self, waiting: Vec<WaitingPublications>) -> Vec<TenantGrant> {
-        let tenants: HashSet<&str> = waiting.iter().map(|one| one.tenant.as_str()).collect();
-        self.limited
-            .lock()
-            .retain(|tenant| tenants.contains(tenant));
         let mut grants = Vec::with_capacity(waiting.len());
         for one in waiting {
             grants.push(self.admit_tenant(one).await);
@@ -39,22 +34,26 @@ impl Gateway {
             wait: Some(wait),
             told: None,
         };
+        let all = |tenant, messages| TenantGrant {
+            tenant,
+            messages,
+            wait: None,
+            told: None,
+        };
+        if messages == 0 {
+            return all(tenant, 0);
+        }
         let pace = self.limited.lock().pace(&tenant, messages, now);
         let want = match pace {
             Pace::Ask(want) => want,
             Pace::Wait(wait) => return later(tenant, wait),
         };
         let Some((granted, wait)) = self.take(&tenant, want).await else {
+            self.limited.lock().postpone(&tenant, OTHERS, now);
             return later(tenant, OTHERS);
         };
         if granted >= messages {
-            self.limited.lock().clear(&tenant);
-            return TenantGrant {
-                tenant,
-                messages: granted,
-                wait: None,
-                told: None,
-            };
+            return all(tenant, granted);
         }
         let needs_rate = self.limited.lock().needs_rate(&tenant, now);
         let per_second = match needs_rate {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::input::patterns::allows;
+use crate::input::patterns::fits;
 
 /// The largest message of a client, in bytes, and the largest data of a publication as Postgres
 /// writes it.
@@ -97,13 +97,21 @@ impl Default for GatewayLimits {
 }
 
 impl GatewayLimits {
+    /// Returns the history of channels by pattern: the first that fits holds, and the last fits all.
+    pub fn history_rules(&self) -> Vec<(&str, ChannelHistory)> {
+        let set = self.histories.iter();
+        let set = set.map(|(pattern, history)| (pattern.as_str(), *history));
+        [("$*", ChannelHistory::INBOX)]
+            .into_iter()
+            .chain(set)
+            .chain([("*", ChannelHistory::USUAL)])
+            .collect()
+    }
+
     /// Returns the history of a channel.
     pub fn history(&self, channel: &str) -> ChannelHistory {
-        if channel.starts_with('$') {
-            return ChannelHistory::INBOX;
-        }
-        let fits = |pattern: &String| allows(std::slice::from_ref(pattern), channel);
-        let found = self.histories.iter().find(|(pattern, _)| fits(pattern));
+        let rules = self.history_rules();
+        let found = rules.iter().find(|(pattern, _)| fits(pattern, channel));
         found.map_or(ChannelHistory::USUAL, |(_, history)| *history)
     }
 }

@@ -16,6 +16,7 @@ pub mod channel_name;
 pub mod client_frame;
 pub mod close;
 pub mod collect_round;
+mod collecting;
 pub mod connection_counts;
 pub mod history_end;
 pub mod hub;

@@ -38,6 +38,14 @@ impl LimitedTenant {
     }
 }
 
+/// The tenants whose next step is due, or the time until one is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NextSteps {
+    pub tenants: Vec<String>,
+    /// The time until the first step, if none is due.
+    pub wait: Duration,
+}
+
 /// The request that a tenant may make of its limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pace {
@@ -111,14 +119,31 @@ impl LimitedTenants {
         }
     }
 
+    /// Puts the next step of a tenant off.
+    pub fn postpone(&mut self, tenant: &str, wait: Duration, now: Instant) {
+        if let Some(limited) = self.0.get_mut(tenant) {
+            limited.next_at = now + wait;
+        }
+    }
+
+    /// Returns the tenants at their limit.
+    pub fn tenants(&self) -> Vec<String> {
+        self.0.keys().cloned().collect()
+    }
+
+    /// Returns the next steps; `None` if no tenant is at its limit.
+    pub fn next(&self, now: Instant) -> Option<NextSteps> {
+        let first = self.0.values().map(|limited| limited.next_at).min()?;
+        let due = self.0.iter().filter(|(_, limited)| limited.next_at <= now);
+        Some(NextSteps {
+            tenants: due.map(|(tenant, _)| tenant.clone()).collect(),
+            wait: first.saturating_duration_since(now),
+        })
+    }
+
     /// Forgets a tenant whose messages have all gone.
     pub fn clear(&mut self, tenant: &str) {
         self.0.remove(tenant);
-    }
-
-    /// Forgets the tenants of whom nothing waits.
-    pub fn retain(&mut self, is_waiting: impl Fn(&str) -> bool) {
-        self.0.retain(|tenant, _| is_waiting(tenant));
     }
 }
 
@@ -191,5 +216,29 @@ mod tests {
         let wait = Duration::from_millis(480);
         let step = limited.note("acme", 5, Some(wait), None, later);
         assert_eq!(step.wait, wait);
+    }
+
+    #[test]
+    fn the_next_steps_are_those_that_are_due_or_the_time_until_one_is() {
+        let (mut limited, now) = (LimitedTenants::default(), Instant::now());
+        assert_eq!(limited.next(now), None);
+        let late = Duration::from_millis(700);
+        limited.note("acme", 5, Some(late), Some(200.0), now);
+        limited.note("zeta", 5, Some(late * 2), Some(200.0), now);
+        let next = |tenants: &[&str], wait| NextSteps {
+            tenants: tenants.iter().map(ToString::to_string).collect(),
+            wait,
+        };
+        assert_eq!(limited.next(now), Some(next(&[], late)));
+        let none = Duration::ZERO;
+        assert_eq!(limited.next(now + late), Some(next(&["acme"], none)));
+
+        limited.postpone("acme", late, now + late);
+        limited.postpone("other", late, now + late);
+
+        let longest = TELL_EVERY - late;
+        assert_eq!(limited.next(now + late), Some(next(&[], longest)));
+        limited.clear("zeta");
+        assert_eq!(limited.tenants(), ["acme"]);
     }
 }

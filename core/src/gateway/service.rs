@@ -13,7 +13,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::batches::{TENANT_MAX, batcher, counted, lost};
-use super::collect_round::{CollectRound, RoundStep};
 use super::connection_counts::ConnectionCounts;
 use super::history_end::HistoryEnd;
 use super::hub::Hub;
@@ -21,8 +20,8 @@ use super::limits::GatewayLimits;
 use super::metrics::GatewayMetrics;
 use super::pace::LimitedTenants;
 use super::postgres::{
-    self, ChannelPlace, ChannelPosition, CollectOutcome, ConnectionReport, HistoryPage,
-    NewPublication, OlderCollectors, Published, StoredMessage, TenantGrant, WaitingPublications,
+    self, ChannelPlace, ChannelPosition, ConnectionReport, HistoryPage, NewPublication,
+    OlderCollectors, Published, StoredMessage,
 };
 use super::rates::TenantRates;
 use super::tenant_queues::TenantQueues;
@@ -40,9 +39,6 @@ const PUBLISHED: &str = "flyball_publish";
 
 /// The channel on which collectors tell of new messages, and of tenants at their limit.
 const RING: &str = "flyball_channel";
-
-/// The messages of a tenant that are moved in one transaction.
-const COLLECTED_MAX: u32 = 500;
 
 /// The time between two looks for publications or messages where notifications are not heard.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -107,6 +103,11 @@ pub struct Gateway {
     read_to: Arc<AtomicI64>,
     pub(super) end: Arc<Mutex<HistoryEnd>>,
     pub(super) limited: Arc<Mutex<LimitedTenants>>,
+    /// Tells of the first of them.
+    pub(super) has_limited: Arc<Notify>,
+    /// Held by what takes the lock of collectors, so that one of this process waits for another no
+    /// longer than it works.
+    pub(super) collecting: Arc<tokio::sync::Mutex<()>>,
     pub(super) rates: Arc<Mutex<TenantRates>>,
     /// The waits of tenants of whose limits rings have told, until they are confirmed.
     pub(super) heard: Arc<Mutex<HashMap<String, Duration>>>,
@@ -166,6 +167,8 @@ impl Gateway {
             end: Arc::default(),
             older: Arc::default(),
             limited: Arc::default(),
+            has_limited: Arc::default(),
+            collecting: Arc::default(),
             rates: Arc::default(),
             heard: Arc::default(),
             has_heard: Arc::default(),
@@ -308,6 +311,14 @@ impl Gateway {
                 async move { gateway.collect_round().await }
             },
         );
+        let paced = periodic(
+            pace("pace_publications", Some(&self.has_limited), UNTOLD_EVERY),
+            cancel.clone(),
+            || {
+                let gateway = self.clone();
+                async move { gateway.pace_round().await }
+            },
+        );
         let read = periodic_unless_watched(
             pace(
                 "read_channels",
@@ -357,7 +368,7 @@ impl Gateway {
         let woken = AbortOnDropHandle::new(woken);
         let loops = async {
             tokio::join!(
-                heard, rung, collected, read, pruned, limited, reported, told
+                heard, rung, collected, paced, read, pruned, limited, reported, told
             )
         };
         tokio::select! {
@@ -365,49 +376,6 @@ impl Gateway {
             // Without it no connection would ever hear of a message again.
             ended = woken => tracing::error!(?ended, "the task that wakes connections died"),
         }
-    }
-
-    /// Collects until nothing is left that may go now.
-    async fn collect_round(&self) -> Result<(), Error> {
-        let mut round = CollectRound::begin(Instant::now().into_std());
-        loop {
-            let outcome = self.collect().await?;
-            if let CollectOutcome::Collected {
-                moved: moved @ 1.., ..
-            } = outcome
-            {
-                self.metrics.collected(moved);
-                self.due.channel_messages.notify_one();
-            }
-            match round.note(&outcome, Instant::now().into_std()) {
-                RoundStep::Look => {}
-                RoundStep::Wait(pause) => tokio::select! {
-                    () = tokio::time::sleep(pause) => {}
-                    () = self.due.publications.notified() => {}
-                },
-                RoundStep::Done => return Ok(()),
-                RoundStep::Anew { is_held } => {
-                    if is_held {
-                        tracing::warn!(
-                            "another session of Postgres keeps the lock of collectors; messages of \
-                             channels wait until it lets go"
-                        );
-                    }
-                    self.due.publications.notify_one();
-                    return Ok(());
-                }
-            }
-        }
-    }
-
-    async fn collect(&self) -> Result<CollectOutcome, Error> {
-        let admit = |waiting: Vec<WaitingPublications>| {
-            let admitted = self.admit(waiting);
-            Box::pin(admitted) as futures_util::future::BoxFuture<'_, Vec<TenantGrant>>
-        };
-        let limits = self.limits.clone();
-        let history = move |channel: &str| limits.history(channel);
-        postgres::collect(&self.db, &self.older, COLLECTED_MAX, &admit, &history).await
     }
 
     /// Lets this process read the messages that come from now on. Whoever looks where a channel
@@ -487,6 +455,7 @@ impl Gateway {
             tokio::time::sleep(UNUSED_PRUNE_EVERY - PRUNE_EVERY).await;
             return Ok(());
         }
+        let _collecting = self.collecting.lock().await;
         while postgres::prune(&self.db, &self.older, PRUNED_MAX).await? >= i64::from(PRUNED_MAX) {}
         let from = place.lock().clone();
         let next = postgres::forget(&self.db, &self.older, &from, FORGOTTEN_MAX).await?;

@@ -27,12 +27,15 @@ pub fn is_tenant_pattern(pattern: &str) -> bool {
 /// Returns true if a pattern stands for `name`: the same text, or its beginning if the pattern ends
 /// with `*`.
 pub fn allows(patterns: &[String], name: &str) -> bool {
-    patterns
-        .iter()
-        .any(|pattern| match pattern.strip_suffix('*') {
-            Some(start) => name.starts_with(start),
-            None => pattern == name,
-        })
+    patterns.iter().any(|pattern| fits(pattern, name))
+}
+
+/// Returns true if `pattern` is `name`, or ends with `*` and begins it.
+pub fn fits(pattern: &str, name: &str) -> bool {
+    match pattern.strip_suffix('*') {
+        Some(start) => name.starts_with(start),
+        None => pattern == name,
+    }
 }
 
 /// Returns true if `name` can be that of a channel of the gateway.

@@ -127,9 +127,9 @@ async fn collect_all(queue: &Queue, kept_max: i32) {
         Box::pin(std::future::ready(grants))
     };
     let kept_s = 300;
-    let history = move |_: &str| ChannelHistory { kept_s, kept_max };
+    let histories = [("*", ChannelHistory { kept_s, kept_max })];
     let older = OlderCollectors::default();
-    let collected = collect(&queue.pool, &older, 100, &admit, &history).await;
+    let collected = collect(&queue.pool, &older, 100, &[], &admit, &histories).await;
     collected.unwrap();
 }
 

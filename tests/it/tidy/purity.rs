@@ -39,6 +39,7 @@ const SERVICES: &[(&str, &str)] = &[
         "Publishes, collects and reads channels.",
     ),
     ("gateway/admitting.rs", "Takes slots of tenants' limits."),
+    ("gateway/collecting.rs", "Moves publications."),
     ("gateway/reading.rs", "Reads channels for a connection."),
     ("gateway/renewing.rs", "Looks for the end of the history."),
     ("gateway/rings.rs", "Hears collectors."),

@@ -1,52 +1,74 @@
 //! The collector: moves what was published into the history, in one transaction under one lock.
 
-use std::collections::{BTreeMap, HashSet};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
+use sqlx::postgres::PgRow;
 use sqlx::{Row, query};
 
 use super::lock::{OlderCollectors, lock};
-use super::usage;
 use crate::gateway::limits::ChannelHistory;
 use crate::jobs::Error;
 use crate::postgres::{Db, Transaction};
 
-/// One tenant at a time through the index, so that the backlog of one is not read for the others.
+/// Takes the lock of [`super::lock::LOCK`], and lists the tenants with publications that are not in
+/// `$2`: one row at least if the lock is held, and none if somebody else has it. A count may be older
+/// than the lock by the time of this statement, so it may count publications that have just gone.
+// One tenant at a time through the index, so that the backlog of one is not read for the others.
 pub(super) const WAITING: &str = "
-with recursive t as (
+with recursive held as (
+    select pg_try_advisory_xact_lock(hashtextextended('flyball.publications', 0)) as is_free_of_older
+    from (select from flyball.mutex where name = 'publications' for update skip locked) m
+),
+t as (
     (select p.tenant from flyball.publication p order by p.tenant limit 1)
     union all
     select (select p.tenant from flyball.publication p where p.tenant > t.tenant order by p.tenant limit 1) from t where t.tenant is not null
 )
-select t.tenant, (select count(*) from (select from flyball.publication p where p.tenant = t.tenant limit $1) as page) as waiting
-from t where t.tenant is not null";
+select h.is_free_of_older, w.tenant, w.waiting
+from held h
+left join lateral (
+    select t.tenant, (select count(*) from (select from flyball.publication p where p.tenant = t.tenant limit $1) as page) as waiting
+    from t where t.tenant <> all($2::text[])
+) w on true";
 
-pub(super) const TAKE: &str = "
-select p.id, p.tenant, p.channel
-from unnest($1::text[], $2::int[]) as a(tenant, most)
-cross join lateral (
-    select p.id, p.tenant, p.channel from flyball.publication p where p.tenant = a.tenant order by p.tenant, p.id limit a.most
-) p";
+/// Counts what waits of some tenants.
+pub(super) const WAITING_OF: &str = "
+select a.tenant, (select count(*) from (select from flyball.publication p where p.tenant = a.tenant limit $2) as page) as waiting
+from unnest($1::text[]) as a(tenant)";
 
-/// Moves publications; `$2` to `$5` are their channels with the history of each. A channel that had a
-/// history before counts what it does not keep, so that no reader takes the rest for all.
+/// Moves up to `$2` publications of each tenant of `$1`, counts them and the limits that were reached
+/// (`$7`, `$8` and `$9`), and rings the gateways: of messages, and of tenants that wait (`$6`). `$3` to
+/// `$5` are the histories of channels by pattern, of which the first that fits holds. A channel that
+/// had a history before counts what it does not keep, so that no reader takes the rest for all.
 // The statement is planned once, perhaps while there are no channels and publications, so a channel
-// is found by a probe, and a publication by the order of the index that begins with its number. A
-// channel that counts what it does not keep is there already: a conflict finds its newest row,
-// also while the erasure of its inbox holds it, and a join by `ctid` would not. Each message finds
-// its channel by a sort. Postgres expects one row of a join here and would compare every message
-// with every channel, which takes a minute for ten thousand of each.
+// is found by a probe, and the publications of a tenant by the order of its index. A channel that
+// counts what it does not keep is there already: a conflict finds its newest row, also while the
+// erasure of its inbox holds it, and a join by `ctid` would not. Each message finds its channel by a
+// sort. Postgres expects one row of a join here and would compare every message with every channel,
+// which takes a minute for ten thousand of each.
 pub(super) const MOVE: &str = r#"
 with gone as (
     delete from flyball.publication p
     where p.ctid = any(array(
         select f.place
-        from unnest($1::bigint[]) as a(id)
-        cross join lateral (select h.id, h.ctid as place from flyball.publication h where h.id >= a.id order by h.id limit 1) f
-        where f.id = a.id
+        from unnest($1::text[], $2::int[]) as a(tenant, most)
+        cross join lateral (
+            select h.ctid as place from flyball.publication h where h.tenant = a.tenant order by h.tenant, h.id limit a.most
+        ) f
     ))
     returning p.id, p.tenant, p.channel, p.data, p.created_at
+),
+history as (
+    select c.tenant, c.channel, k.kept_s, k.kept_max
+    from (select distinct g.tenant, g.channel from gone g) c
+    cross join lateral (
+        select r.kept_s, r.kept_max
+        from unnest($3::text[], $4::int[], $5::int[]) with ordinality as r(pattern, kept_s, kept_max, n)
+        where case when r.pattern like '%*' then starts_with(c.channel, left(r.pattern, -1)) else r.pattern = c.channel end
+        order by r.n
+        limit 1
+    ) k
 ),
 placed as (
     select u.*, max(u.of_s) over w as kept_s, max(u.of_max) over w as kept_max,
@@ -54,8 +76,7 @@ placed as (
     from (
         select g.tenant, g.channel, g.id, g.data, g.created_at, null::int as of_s, null::int as of_max from gone g
         union all
-        select h.tenant, h.name, null, null, null, h.kept_s, h.kept_max
-        from unnest($2::text[], $3::text[], $4::int[], $5::int[]) as h(tenant, name, kept_s, kept_max)
+        select h.tenant, h.channel, null, null, null, h.kept_s, h.kept_max from history h
     ) u
     window w as (partition by u.tenant, u.channel)
 ),
@@ -100,9 +121,25 @@ moved as (
     where m.id is not null
     order by m.id
     returning 1
+),
+used as (
+    insert into flyball.channel_usage as u (tenant, messages, limited, limited_at)
+    select a.tenant, a.messages, a.limited, case when a.limited > 0 then now() end
+    from unnest($7::text[], $8::bigint[], $9::bigint[]) as a(tenant, messages, limited)
+    order by a.tenant
+    on conflict (tenant) do update
+    set messages = u.messages + excluded.messages, limited = u.limited + excluded.limited, limited_at = coalesce(excluded.limited_at, u.limited_at)
+),
+everything as (
+    select count(*) as moved from moved
+),
+rung as materialized (
+    select pg_notify('flyball_channel', w.words)
+    from (select '' from everything e where e.moved > 0 union all select u.word from unnest($6::text[]) as u(word)) as w(words)
 )
-select o.tenant, o.channel as name, o.kept_max, a.moved
-from (select count(*) as moved from moved) a
+select o.tenant, o.channel as name, o.kept_max, e.moved
+from everything e
+cross join (select count(*) from rung) r
 left join counted o on o.id is not null and o.nth = o.messages and o.last_offset - o.first_offset >= o.kept_max + o.kept_max / 4"#;
 
 /// The oldest messages count as gone at once. Their rows stay for half a minute, for readers that
@@ -120,11 +157,6 @@ gone as (
 )
 update flyball.channel c set first_offset = greatest(c.first_offset, o.first_offset)
 from over o where c.tenant = o.tenant and c.name = o.name"#;
-
-/// Rings the gateways, and tells them which tenants wait for how many milliseconds.
-pub(super) const RING: &str = "
-select pg_notify('flyball_channel', w.words)
-from (select '' where $1 union all select u.word from unnest($2::text[]) as u(word)) as w(words)";
 
 /// A tenant with publications.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -164,25 +196,106 @@ pub enum CollectOutcome {
 pub type Admit<'a> =
     dyn Fn(Vec<WaitingPublications>) -> BoxFuture<'a, Vec<TenantGrant>> + Send + Sync + 'a;
 
-/// Moves publications that `admit` lets go, at most `most` of each tenant.
+/// Moves publications that `admit` lets go, at most `most` of each tenant, and none of the tenants
+/// `passed_over`. `histories` are those of channels by pattern, of which the first that fits holds.
 pub async fn collect(
     db: &Db,
     older: &OlderCollectors,
     most: u32,
+    passed_over: &[String],
     admit: &Admit<'_>,
-    history: &(dyn Fn(&str) -> ChannelHistory + Send + Sync),
+    histories: &[(&str, ChannelHistory)],
 ) -> Result<CollectOutcome, Error> {
     let mut transaction = db.begin().await?;
-    if !lock(&mut transaction, older).await? {
+    let Some(waiting) = waiting(&mut transaction, older, most, passed_over).await? else {
         transaction.rollback().await?;
         return Ok(CollectOutcome::Busy);
-    }
-    let waiting = waiting(&mut transaction, most).await?;
+    };
     let grants = match waiting.is_empty() {
         true => Vec::new(),
         false => admit(waiting).await,
     };
-    let moved = move_granted(&mut transaction, &grants, history).await?;
+    let (moved, full) = move_granted(&mut transaction, &grants, histories).await?;
+    transaction.commit().await?;
+    trim(db, older, &full).await?;
+    Ok(CollectOutcome::Collected { moved, grants })
+}
+
+/// Counts what waits of these tenants, up to `most` of each.
+pub async fn waiting_of(
+    db: &Db,
+    tenants: &[String],
+    most: u32,
+) -> Result<Vec<WaitingPublications>, Error> {
+    let rows = query(WAITING_OF)
+        .bind(tenants)
+        .bind(i64::from(most))
+        .fetch_all(db)
+        .await?;
+    rows.iter().map(waiting_in).collect()
+}
+
+/// Moves publications that may go; returns their number, or `None` if another collector is at work.
+pub async fn collect_granted(
+    db: &Db,
+    older: &OlderCollectors,
+    grants: &[TenantGrant],
+    histories: &[(&str, ChannelHistory)],
+) -> Result<Option<u64>, Error> {
+    let mut transaction = db.begin().await?;
+    if !lock(&mut transaction, older).await? {
+        transaction.rollback().await?;
+        return Ok(None);
+    }
+    let (moved, full) = move_granted(&mut transaction, grants, histories).await?;
+    transaction.commit().await?;
+    trim(db, older, &full).await?;
+    Ok(Some(moved))
+}
+
+/// Takes the lock and lists what waits; `None` if somebody else has the lock.
+async fn waiting(
+    transaction: &mut Transaction,
+    older: &OlderCollectors,
+    most: u32,
+    passed_over: &[String],
+) -> Result<Option<Vec<WaitingPublications>>, Error> {
+    let rows = query(WAITING)
+        .bind(i64::from(most))
+        .bind(passed_over)
+        .fetch_all(transaction)
+        .await?;
+    let Some(first) = rows.first() else {
+        return Ok(None);
+    };
+    if !older.let_go_on(first.try_get("is_free_of_older")?, Instant::now()) {
+        return Ok(None);
+    }
+    // Without publications there is one row, of no tenant.
+    let first: Option<&str> = first.try_get("tenant")?;
+    let listed = if first.is_some() { &rows[..] } else { &[] };
+    let waiting: Result<Vec<_>, Error> = listed.iter().map(waiting_in).collect();
+    waiting.map(Some)
+}
+
+fn waiting_in(row: &PgRow) -> Result<WaitingPublications, Error> {
+    Ok(WaitingPublications {
+        tenant: row.try_get("tenant")?,
+        messages: row.try_get::<i64, _>("waiting")? as u32,
+    })
+}
+
+/// Moves what is granted, counts it, and rings; returns the number of messages that were moved, and
+/// the channels that have too many now.
+async fn move_granted(
+    transaction: &mut Transaction,
+    grants: &[TenantGrant],
+    histories: &[(&str, ChannelHistory)],
+) -> Result<(u64, Vec<FullChannel>), Error> {
+    let granted = grants.iter().filter(|grant| grant.messages > 0);
+    let (tenants, messages): (Vec<&str>, Vec<i32>) = granted
+        .map(|grant| (grant.tenant.as_str(), grant.messages as i32))
+        .unzip();
     let told: Vec<String> = grants
         .iter()
         .filter_map(|grant| {
@@ -190,123 +303,78 @@ pub async fn collect(
             Some(format!("{wait_ms} {}", grant.tenant))
         })
         .collect();
-    if moved > 0 || !told.is_empty() {
-        count(&mut transaction, &grants).await?;
-        query(RING)
-            .bind(moved > 0)
-            .bind(&told)
-            .execute(&mut transaction)
-            .await?;
+    if tenants.is_empty() && told.is_empty() {
+        return Ok((0, Vec::new()));
     }
-    transaction.commit().await?;
-    Ok(CollectOutcome::Collected { moved, grants })
-}
-
-/// Counts what went out, and the limits that were reached.
-async fn count(transaction: &mut Transaction, grants: &[TenantGrant]) -> Result<(), Error> {
-    let tenants: Vec<&str> = grants.iter().map(|grant| grant.tenant.as_str()).collect();
-    let messages: Vec<i64> = grants.iter().map(|grant| grant.messages.into()).collect();
-    let limited: Vec<i64> = grants
-        .iter()
-        .map(|grant| grant.told.is_some().into())
-        .collect();
-    query(usage::COUNT)
-        .bind(&tenants)
-        .bind(&messages)
-        .bind(&limited)
-        .execute(transaction)
-        .await?;
-    Ok(())
-}
-
-async fn waiting(
-    transaction: &mut Transaction,
-    most: u32,
-) -> Result<Vec<WaitingPublications>, Error> {
-    let rows = query(WAITING)
-        .bind(i64::from(most))
-        .fetch_all(transaction)
-        .await?;
-    rows.iter()
-        .map(|row| {
-            Ok(WaitingPublications {
-                tenant: row.try_get("tenant")?,
-                messages: row.try_get::<i64, _>("waiting")? as u32,
-            })
-        })
-        .collect()
-}
-
-async fn move_granted(
-    transaction: &mut Transaction,
-    grants: &[TenantGrant],
-    history: &(dyn Fn(&str) -> ChannelHistory + Send + Sync),
-) -> Result<u64, Error> {
-    let granted = grants.iter().filter(|grant| grant.messages > 0);
-    let (tenants, messages): (Vec<&str>, Vec<i32>) = granted
-        .map(|grant| (grant.tenant.as_str(), grant.messages as i32))
-        .unzip();
-    if tenants.is_empty() {
-        return Ok(0);
-    }
-    let rows = query(TAKE)
-        .bind(&tenants)
-        .bind(&messages)
-        .fetch_all(&mut *transaction)
-        .await?;
-    let mut ids: Vec<i64> = Vec::with_capacity(rows.len());
-    let mut channels: HashSet<(String, String)> = HashSet::new();
-    for row in &rows {
-        ids.push(row.try_get("id")?);
-        channels.insert((row.try_get("tenant")?, row.try_get("channel")?));
-    }
-    let histories: BTreeMap<(String, String), ChannelHistory> = channels
-        .into_iter()
-        .map(|key| {
-            let kept = history(&key.1);
-            (key, kept)
-        })
-        .collect();
-    let (of, names): (Vec<&str>, Vec<&str>) = histories
-        .keys()
-        .map(|(tenant, name)| (tenant.as_str(), name.as_str()))
-        .unzip();
+    let patterns: Vec<&str> = histories.iter().map(|(pattern, _)| *pattern).collect();
     let (kept_s, kept_max): (Vec<i32>, Vec<i32>) = histories
-        .values()
-        .map(|history| (history.kept_s, history.kept_max))
+        .iter()
+        .map(|(_, history)| (history.kept_s, history.kept_max))
         .unzip();
+    let counted = || {
+        grants
+            .iter()
+            .filter(|grant| grant.messages > 0 || grant.told.is_some())
+    };
+    let users: Vec<&str> = counted().map(|grant| grant.tenant.as_str()).collect();
+    let used: Vec<i64> = counted().map(|grant| grant.messages.into()).collect();
+    let limited: Vec<i64> = counted().map(|grant| grant.told.is_some().into()).collect();
     let rows = query(MOVE)
-        .bind(&ids)
-        .bind(&of)
-        .bind(&names)
+        .bind(&tenants)
+        .bind(&messages)
+        .bind(&patterns)
         .bind(&kept_s)
         .bind(&kept_max)
+        .bind(&told)
+        .bind(&users)
+        .bind(&used)
+        .bind(&limited)
         .fetch_all(&mut *transaction)
         .await?;
     let moved: i64 = rows.first().map_or(Ok(0), |row| row.try_get("moved"))?;
-    trim(transaction, &rows).await?;
-    Ok(moved.unsigned_abs())
-}
-
-/// Deletes the oldest messages of the channels that have too many.
-async fn trim(transaction: &mut Transaction, rows: &[sqlx::postgres::PgRow]) -> Result<(), Error> {
-    let (mut tenants, mut names, mut most) = (Vec::new(), Vec::new(), Vec::new());
-    for row in rows {
-        if let Some(tenant) = row.try_get::<Option<String>, _>("tenant")? {
-            tenants.push(tenant);
-            names.push(row.try_get::<String, _>("name")?);
-            most.push(row.try_get::<i32, _>("kept_max")?);
+    let mut full = Vec::new();
+    for row in &rows {
+        if let Some(tenant) = row.try_get("tenant")? {
+            full.push(FullChannel {
+                tenant,
+                name: row.try_get("name")?,
+                kept_max: row.try_get("kept_max")?,
+            });
         }
     }
-    if !tenants.is_empty() {
-        // It is rare, and planned for the channels that there are.
-        query(TRIM)
-            .persistent(false)
-            .bind(&tenants)
-            .bind(&names)
-            .bind(&most)
-            .execute(transaction)
-            .await?;
+    Ok((moved.unsigned_abs(), full))
+}
+
+/// A channel with more messages than are kept of it.
+struct FullChannel {
+    tenant: String,
+    name: String,
+    kept_max: i32,
+}
+
+/// Deletes the oldest messages of channels that have too many, in a transaction of its own, so that
+/// those that were moved need not wait for it. While another collector is at work it is left: the
+/// next message of such a channel finds it again.
+async fn trim(db: &Db, older: &OlderCollectors, full: &[FullChannel]) -> Result<(), Error> {
+    if full.is_empty() {
+        return Ok(());
     }
+    let mut transaction = db.begin().await?;
+    if !lock(&mut transaction, older).await? {
+        transaction.rollback().await?;
+        return Ok(());
+    }
+    let tenants: Vec<&str> = full.iter().map(|channel| channel.tenant.as_str()).collect();
+    let names: Vec<&str> = full.iter().map(|channel| channel.name.as_str()).collect();
+    let most: Vec<i32> = full.iter().map(|channel| channel.kept_max).collect();
+    // It is rare, and planned for the channels that there are.
+    query(TRIM)
+        .persistent(false)
+        .bind(&tenants)
+        .bind(&names)
+        .bind(&most)
+        .execute(&mut transaction)
+        .await?;
+    transaction.commit().await?;
     Ok(())
 }

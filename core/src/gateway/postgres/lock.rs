@@ -34,7 +34,7 @@ struct HeldLock {
 
 impl OlderCollectors {
     /// Returns true if the work may go on, given whether their lock is free.
-    fn let_go_on(&self, is_free: bool, now: Instant) -> bool {
+    pub(super) fn let_go_on(&self, is_free: bool, now: Instant) -> bool {
         let mut held = self.held.lock();
         if is_free {
             *held = None;

@@ -9,7 +9,9 @@ mod tickets;
 mod upkeep;
 mod usage;
 
-pub use collect::{CollectOutcome, TenantGrant, WaitingPublications, collect};
+pub use collect::{
+    CollectOutcome, TenantGrant, WaitingPublications, collect, collect_granted, waiting_of,
+};
 pub use history::{ChannelPosition, HistoryPage, StoredMessage, after, last_seq, pages, positions};
 pub use lock::OlderCollectors;
 pub use publish::{NewPublication, Published, publish};
@@ -24,10 +26,9 @@ pub use usage::{
 pub const GATEWAY_STATEMENTS: &[(&str, &str)] = &[
     ("publications: lock", lock::LOCK),
     ("publications: waiting", collect::WAITING),
-    ("publications: take", collect::TAKE),
+    ("publications: waiting of", collect::WAITING_OF),
     ("publications: move", collect::MOVE),
     ("publications: trim", collect::TRIM),
-    ("publications: ring", collect::RING),
     ("publications: add", publish::PUBLISH),
     ("channels: last", history::LAST_SEQ),
     ("channels: after", history::AFTER),
@@ -36,7 +37,6 @@ pub const GATEWAY_STATEMENTS: &[(&str, &str)] = &[
     ("channels: pages", history::PAGES),
     ("tickets: issue", tickets::ISSUE),
     ("tickets: take", tickets::TAKE),
-    ("channels: count", usage::COUNT),
     ("channels: limited", usage::LIMITED),
     ("channels: report", usage::REPORT),
     ("channels: usage", usage::LIST),

@@ -9,14 +9,6 @@ use sqlx::{Row, query};
 use crate::jobs::Error;
 use crate::postgres::Db;
 
-pub(super) const COUNT: &str = "
-insert into flyball.channel_usage as u (tenant, messages, limited, limited_at)
-select a.tenant, a.messages, a.limited, case when a.limited > 0 then now() end
-from unnest($1::text[], $2::bigint[], $3::bigint[]) as a(tenant, messages, limited)
-order by a.tenant
-on conflict (tenant) do update
-set messages = u.messages + excluded.messages, limited = u.limited + excluded.limited, limited_at = coalesce(excluded.limited_at, u.limited_at)";
-
 /// Reads what collectors write in the transaction that rings.
 pub(super) const LIMITED: &str = "
 select u.tenant from flyball.channel_usage u where u.tenant = any($1) and u.limited_at > now() - make_interval(secs => $2)";
