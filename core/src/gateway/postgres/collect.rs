@@ -29,7 +29,7 @@ select h.is_free_of_older, w.tenant, w.waiting
 from held h
 left join lateral (
     select t.tenant, (select count(*) from (select from flyball.publication p where p.tenant = t.tenant limit $1) as page) as waiting
-    from t where t.tenant <> all($2::text[])
+    from t where t.tenant is not null and t.tenant <> all($2::text[])
 ) w on true";
 
 /// Counts what waits of some tenants.
