@@ -1,10 +1,12 @@
 //! Explanations, checks, open digests and new plans.
 
+use flyball::jobs::postgres::NewMessage;
 use flyball::jobs::{Attribution, State};
 use flyball::providers::Channel;
 use flyball::recipient::explain::{GateFinding, GateStep, MessageExplanation};
 use flyball::recipient::gates::MessagePlan;
 use flyball::recipient::postgres::{CheckedMessage, DigestFilter};
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::fixture::GatesFixture;
@@ -185,6 +187,92 @@ async fn an_item_shows_its_digest_and_can_be_withdrawn_until_that_closes() {
         0,
         "an empty digest closes without a message"
     );
+}
+
+/// Law L12, of a digest: it names no actor unless there is one digest for each.
+#[tokio::test]
+async fn the_forecast_of_a_digest_of_many_actors_asks_for_the_caps_of_none() {
+    let rules = "[categories.product]\nactor_caps = { per_day = \"1 per 1d\" }\n";
+    let gates = GatesFixture::new(rules).await;
+    let post = json!({"category": "product", "template_id": "post", "actor": "bob"});
+    let (first, _) = gates.planned(post).await;
+    assert_eq!(gates.verify(first).await, MessagePlan::Send);
+    let mut by_bob = comment(1);
+    by_bob["actor"] = json!("bob");
+    let (item, _) = gates.planned(by_bob).await;
+    let foreseen = explained(&gates, item).await.forecast.unwrap();
+    assert!(foreseen.is_of_digest);
+    assert_eq!(foreseen.goes_at, Some(foreseen.at), "{}", foreseen.sentence);
+}
+
+/// The planner looks at such a message again when it wakes; until then quiet hours hold it.
+#[tokio::test]
+async fn a_message_that_may_become_one_with_others_on_waking_says_what_holds_it() {
+    let rules = "[categories.product]\nquiet = \"digest_on_wake\"\n";
+    let gates = GatesFixture::new(rules).await;
+    gates.profile("ada", gates.quiet_today().await).await;
+    let (id, plan) = gates
+        .planned(json!({"recipient": "ada", "category": "product"}))
+        .await;
+    let MessagePlan::Held { holds, .. } = plan else {
+        panic!("{plan:?}")
+    };
+    let until = holds[0].until;
+    let found = explained(&gates, id).await;
+    assert!(
+        found
+            .sentence
+            .contains("waits for quiet hours (whole days UTC) until"),
+        "{}",
+        found.sentence
+    );
+    assert_eq!(
+        found.planned_at.map(|at| at.as_second()),
+        Some(until.as_second())
+    );
+    let held_by = gates.gates.standing(id).await.unwrap().held_by.unwrap();
+    assert_eq!(
+        (held_by.gate.as_str(), held_by.rule.as_str()),
+        ("quiet_hours", "whole days UTC")
+    );
+
+    // A new profile lets it be planned anew at once.
+    let awake = json!({"addresses": {"sms": "+15550111"}});
+    gates.profile("ada", awake).await;
+    let found = explained(&gates, id).await;
+    assert!(
+        found.sentence.contains("is planned next"),
+        "{}",
+        found.sentence
+    );
+    assert_eq!(gates.gates.standing(id).await.unwrap().held_by, None);
+}
+
+#[tokio::test]
+async fn a_message_for_later_says_when_its_gates_look() {
+    let gates = GatesFixture::new("").await;
+    let hour = jiff::SignedDuration::from_hours(1);
+    let at = Timestamp::from_second((gates.now().await + hour).as_second()).unwrap();
+    let args = json!({"channel": "sms", "to": "+15550100", "body": "Hello", "category": "billing"});
+    let message = NewMessage {
+        run_at: Some(at),
+        ..NewMessage::new("own", args)
+    };
+    let sent = gates
+        .fixture
+        .queue
+        .notify_as("", "", &message)
+        .await
+        .unwrap();
+    let found = explained(&gates, sent.id).await;
+    assert_eq!(
+        found.sentence,
+        format!(
+            "message {} is planned at {at:.0}; by what is known now it then passes all gates",
+            sent.id
+        )
+    );
+    assert_eq!(found.planned_at, Some(at));
 }
 
 /// Two withdrawals and an item that comes at once: the count stays that of the items.

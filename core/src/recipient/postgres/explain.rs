@@ -25,7 +25,7 @@ use crate::recipient::caps::give_back;
 use crate::recipient::collectors::collectors;
 use crate::recipient::crowd::crowd_quarter;
 use crate::recipient::dedup::DedupClaim;
-use crate::recipient::digest::{Arrival, OpenDigest};
+use crate::recipient::digest::{Arrival, COALESCED, OpenDigest};
 use crate::recipient::explain::{
     DigestView, GateFinding, GateForecast, GateStep, HoldingGate, MessageExplanation, forecast,
     sentence, steps, unplanned,
@@ -38,7 +38,7 @@ use crate::recipient::rules::RecipientRules;
 
 pub(super) const RECORDED: &str = "
 select n.tenant, n.state as delivery, p.state, p.gate, p.rule, p.reason, p.holds, p.until, p.since, p.planned_at, p.other_job, p.digest_id,
-    s.turn, s.run_at, l.job_id is not null as is_running
+    s.turn, s.run_at, coalesce(s.run_at > now(), false) as is_later, l.job_id is not null as is_running
 from flyball.notification n
 left join lateral (select * from flyball.message_plan h where h.job_id = n.job_id limit 1) p on true
 left join lateral (select * from flyball.scheduled h where h.job_id = n.job_id limit 1) s on true
@@ -71,6 +71,10 @@ struct Recorded {
     until: Option<Timestamp>,
     planned_at: Option<Timestamp>,
     run_at: Option<Timestamp>,
+    /// True if the planner does not look at it yet.
+    is_later: bool,
+    /// True if the planner looks again when its hold ends, because it may become one with others.
+    sleeps: bool,
     duplicate_of: Option<i64>,
     digest: Option<DigestView>,
     digest_id: Option<i64>,
@@ -219,9 +223,14 @@ fn told(id: i64, found: &Recorded, forecast: Option<&GateForecast>) -> String {
     let foreseen = forecast.map_or("", |next| next.sentence.as_str());
     let delivery = &found.delivery;
     match (&found.plan, found.place) {
-        (_, Place::Unplanned) => {
-            format!("message {id} is planned next; by what is known now it {foreseen}")
-        }
+        (_, Place::Unplanned) => match found.run_at.filter(|_| found.is_later) {
+            Some(at) => {
+                format!(
+                    "message {id} is planned at {at:.0}; by what is known now it then {foreseen}"
+                )
+            }
+            None => format!("message {id} is planned next; by what is known now it {foreseen}"),
+        },
         (Some(plan @ MessagePlan::Held { .. }), Place::Held) => {
             let then = match forecast {
                 Some(next) if next.sentence != sentence(&MessagePlan::Send) => {
@@ -269,15 +278,21 @@ async fn foresee(
         let Some(kind) = rules.digest(&digest.kind) else {
             return Ok(None);
         };
+        let item = input.candidate();
         let candidate = Candidate {
             origin: Origin::Digest,
             job: None,
-            category: &kind.category,
+            category: match digest.kind.as_str() {
+                COALESCED => item.category,
+                _ => &kind.category,
+            },
             template: Some(&kind.template),
+            // A digest of many actors is counted for none of them.
+            actor: item.actor.filter(|_| kind.per_actor),
             digest: None,
             at_most: None,
             deadline: None,
-            ..input.candidate()
+            ..item
         };
         let at = digest.closes_at.max(now);
         let mut reading = Reading::of(connection, &input, &candidate, rules).await?;
@@ -287,7 +302,7 @@ async fn foresee(
     }
     let candidate = input.candidate();
     let mut reading = Reading::of(connection, &input, &candidate, rules).await?;
-    if found.place != Place::Unplanned {
+    if found.place != Place::Unplanned && !found.sleeps {
         reading.lift(&input);
         let at = found.until.filter(|_| found.place == Place::Held);
         let at = at.map_or(now, |until| until.max(now));
@@ -432,15 +447,21 @@ fn record(row: &PgRow, digest: Option<DigestView>) -> Result<Recorded, sqlx::Err
         Ok(at.map(SqlTimestamp::to_jiff))
     };
     let delivery: String = row.try_get("delivery")?;
-    let place = match row.try_get::<Option<i16>, _>("turn")? {
+    let (until, run_at) = (time("until")?, time("run_at")?);
+    let plan = recorded_plan(row, until, digest.as_ref())?;
+    let is_later: bool = row.try_get("is_later")?;
+    let turn: Option<i16> = row.try_get("turn")?;
+    let is_to_be_planned = turn.is_some_and(|turn| turn < 0);
+    // One that is planned anew before its hold ends waits for the planner alone.
+    let is_held = is_later && run_at <= until && matches!(plan, Some(MessagePlan::Held { .. }));
+    let sleeps = is_to_be_planned && is_held;
+    let place = match turn {
         _ if delivery != "queued" => Place::Over,
-        Some(turn) if turn < 0 => Place::Unplanned,
+        Some(_) if is_to_be_planned && !sleeps => Place::Unplanned,
         Some(_) => Place::Held,
         None if row.try_get("is_running")? => Place::Running,
         None => Place::AtPool,
     };
-    let until = time("until")?;
-    let plan = recorded_plan(row, until, digest.as_ref())?;
     Ok(Recorded {
         tenant: row.try_get("tenant")?,
         place,
@@ -449,7 +470,9 @@ fn record(row: &PgRow, digest: Option<DigestView>) -> Result<Recorded, sqlx::Err
         until: until.filter(|_| plan != Some(MessagePlan::Send)),
         plan,
         planned_at: time("planned_at")?,
-        run_at: time("run_at")?,
+        run_at,
+        is_later,
+        sleeps,
         duplicate_of: row.try_get("other_job")?,
         digest_id: row.try_get("digest_id")?,
         digest,
