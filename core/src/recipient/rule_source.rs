@@ -115,21 +115,84 @@ pub fn source_of(
 
 fn source_of_cap(rule: &str, message: &Candidate<'_>, policy: GatePolicy<'_>) -> RuleSource {
     let lists = cap_lists(message, policy.rules);
-    let mut caps = lists.iter().flat_map(|list| &list.caps.0);
-    let Some(cap) = caps.find(|cap| format!("{} {cap}", cap.name) == rule) else {
+    let found = lists.iter().find_map(|list| {
+        let mut caps = list.caps.0.iter();
+        let cap = caps.find(|cap| format!("{} {cap}", cap.name) == rule)?;
+        Some((list.key, cap))
+    });
+    let Some((key, cap)) = found else {
         return RuleSource::new("gone");
     };
     if message.at_most.is_some_and(|own| own == cap) {
         return RuleSource::new("message");
     }
-    let origin = &policy.rules.origin;
-    let line = origin.line_of_cap(message.category, message.channel, &cap.name);
+    let (origin, category) = (&policy.rules.origin, message.category);
+    // A cap of the same name in another table is another cap.
+    let line = if key != message.recipient.list("category", category) {
+        origin.line_of_actor_cap(category, &cap.name)
+    } else if policy.rules.has_caps(category, message.channel) {
+        origin.line_of_cap(category, message.channel, &cap.name)
+    } else {
+        origin.line_of_fallback_cap(&cap.name)
+    };
     RuleSource::in_file(origin, line)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::providers::{Channel, Recipient};
+    use crate::recipient::address::RecipientKey;
+    use crate::recipient::candidate::{NORMAL, Origin};
+    use crate::recipient::profile::Profile;
+    use crate::recipient::rules::RecipientRules;
+
+    #[test]
+    fn a_cap_has_the_line_of_the_table_that_holds_it() {
+        let file = "[fallback]\ncaps = { per_day = \"9 per 1d\" }\n\n[categories.news]\n\
+                    caps.sms = { per_day = \"5 per 1d\" }\nactor_caps = { per_day = \"1 per 1d\" }\n";
+        let rules = RecipientRules::parse("own.toml", file).unwrap();
+        let to = Recipient::parse(Channel::Sms, "+15550100").unwrap();
+        let profile = Profile::default();
+        let policy = GatePolicy {
+            profile: &profile,
+            defaults: &profile,
+            rules: &rules,
+        };
+        for (category, channel, rule, place) in [
+            ("news", Channel::Sms, "per_day 5 per 1d", "own.toml, line 5"),
+            ("news", Channel::Sms, "per_day 1 per 1d", "own.toml, line 6"),
+            (
+                "news",
+                Channel::Push,
+                "per_day 9 per 1d",
+                "own.toml, line 2",
+            ),
+            // These ship, whatever the fallback of the file says.
+            ("product", Channel::Email, "per_day 5 per 1d", ""),
+            ("product", Channel::Email, "per_day 3 per 1d", ""),
+        ] {
+            let message = Candidate {
+                origin: Origin::Sender,
+                job: None,
+                priority: NORMAL,
+                channel,
+                category,
+                template: None,
+                to: Some(&to),
+                recipient: RecipientKey::of_address("acme", &to),
+                actor: Some("bob"),
+                digest: None,
+                at_most: None,
+                local: None,
+                accepted_at: Timestamp::UNIX_EPOCH,
+                deadline: None,
+                is_cancelled: false,
+            };
+            let source = source_of(MessageGate::Caps, rule, &message, policy).unwrap();
+            assert_eq!(source.place, place, "{category} {rule}");
+        }
+    }
 
     #[test]
     fn a_source_is_told_with_its_author_and_time() {

@@ -168,6 +168,11 @@ impl RecipientRules {
         }
     }
 
+    /// Returns true if a category has caps of its own on a channel, in place of the fallback's.
+    pub fn has_caps(&self, category: &str, channel: Channel) -> bool {
+        self.category(category).caps.contains_key(&channel)
+    }
+
     /// Returns the longest time for which a message makes others duplicates.
     pub fn longest_dedup(&self) -> SignedDuration {
         let windows = self.all_categories().map(|rules| rules.dedup_window);

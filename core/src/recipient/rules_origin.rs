@@ -30,16 +30,25 @@ impl RulesOrigin {
         }
     }
 
-    /// Returns the line of a cap of a category; `None` if it is one that ships.
+    /// Returns the line of a cap that a category has on a channel; `None` if it is one that ships.
     pub fn line_of_cap(&self, category: &str, channel: Channel, name: &str) -> Option<usize> {
         let category = pointer("/categories", category);
-        [
-            format!("{category}/caps/{}", channel.as_str()),
-            format!("{category}/actor_caps"),
-            "/fallback/caps".to_owned(),
-        ]
-        .iter()
-        .find_map(|at| self.lines.get(&pointer(at, name)).copied())
+        self.line(&format!("{category}/caps/{}", channel.as_str()), name)
+    }
+
+    /// Returns the line of a cap of a category for each actor; `None` if it is one that ships.
+    pub fn line_of_actor_cap(&self, category: &str, name: &str) -> Option<usize> {
+        let category = pointer("/categories", category);
+        self.line(&format!("{category}/actor_caps"), name)
+    }
+
+    /// Returns the line of a cap of the fallback; `None` if it is one that ships.
+    pub fn line_of_fallback_cap(&self, name: &str) -> Option<usize> {
+        self.line("/fallback/caps", name)
+    }
+
+    fn line(&self, table: &str, name: &str) -> Option<usize> {
+        self.lines.get(&pointer(table, name)).copied()
     }
 
     /// Returns the line of the presets of a category; `None` if they are those that ship.
@@ -65,10 +74,8 @@ mod tests {
         let document = TomlDocument::parse(text).unwrap();
         let origin = RulesOrigin::of("own.toml", text, &document);
         assert_eq!(origin.line_of_cap("news", Channel::Sms, "per_day"), Some(4));
-        assert_eq!(
-            origin.line_of_cap("news", Channel::Push, "per_week"),
-            Some(7)
-        );
+        assert_eq!(origin.line_of_cap("news", Channel::Push, "per_week"), None);
+        assert_eq!(origin.line_of_fallback_cap("per_week"), Some(7));
         assert_eq!(
             origin.line_of_cap("security", Channel::Sms, "per_hour"),
             None
