@@ -134,13 +134,26 @@ impl CapRule {
         }
     }
 
-    /// Returns the messages that may still go at `t`.
+    /// Returns the messages that may still go at `t` beside all of these times, earlier and later.
     fn remaining(&self, times: &[i64], t: i64, zone: &TimeZone) -> u32 {
-        let begin = match self.window {
-            CapWindow::Rolling(span_s) => t - span_s + 1,
-            CapWindow::LocalDay => local_day(t, zone).0,
+        let within = |begin: i64, end: i64| {
+            let counted = times.iter().filter(|at| (begin..end).contains(*at));
+            counted.count()
         };
-        let counted = times.iter().filter(|at| **at >= begin).count();
+        let counted = match self.window {
+            // The fullest window that holds `t` begins with it, or with a message before it.
+            CapWindow::Rolling(span_s) => {
+                let begins = times.iter().filter(|at| (t - span_s + 1..=t).contains(*at));
+                let each = begins
+                    .chain([&t])
+                    .map(|begin| within(*begin, begin + span_s));
+                each.max().unwrap_or_default()
+            }
+            CapWindow::LocalDay => {
+                let (begin, end) = local_day(t, zone);
+                within(begin, end)
+            }
+        };
         self.most
             .saturating_sub(u32::try_from(counted).unwrap_or(u32::MAX))
     }
@@ -248,15 +261,27 @@ impl CapRules {
         Ok(at_s)
     }
 
-    /// Returns the state of each rule, without using it.
-    pub fn checks(&self, sent: &[i64], now: Timestamp, zone: &TimeZone) -> Vec<CapCheck> {
+    /// Returns the state of each rule beside messages that wait for later, without using it.
+    pub fn checks(
+        &self,
+        sent: &[i64],
+        reserved: &[i64],
+        now: Timestamp,
+        zone: &TimeZone,
+    ) -> Vec<CapCheck> {
         let t = judged_at(now);
+        let both = [sent, reserved].concat();
         let check = |rule: &CapRule| {
-            let next = rule.next(sent, t, zone);
+            let alone = Self(vec![rule.clone()]);
+            let next = alone.plan(sent, reserved, t, zone).at_s;
+            let (remaining, reset_at) = match next == t {
+                true => (rule.remaining(&both, t, zone), now),
+                false => (0, time_of(next)),
+            };
             CapCheck {
                 allowed: next == t,
-                remaining: rule.remaining(sent, t, zone),
-                reset_at: if next == t { now } else { time_of(next) },
+                remaining,
+                reset_at,
                 rule: rule.name.clone(),
             }
         };
@@ -265,7 +290,7 @@ impl CapRules {
 
     /// Returns the state of all rules together; `None` if there is no rule.
     pub fn check(&self, sent: &[i64], now: Timestamp, zone: &TimeZone) -> Option<CapCheck> {
-        let checks = self.checks(sent, now, zone);
+        let checks = self.checks(sent, &[], now, zone);
         let remaining = checks.iter().map(|check| check.remaining).min()?;
         let binding = checks
             .into_iter()

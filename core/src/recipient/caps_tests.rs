@@ -95,7 +95,7 @@ fn the_week_refuses_although_the_day_is_free() {
         (check.rule.as_str(), check.reset_at),
         ("per_week", at(7 * DAY))
     );
-    let each = rules.checks(&sent, at(3 * DAY), &TimeZone::UTC);
+    let each = rules.checks(&sent, &[], at(3 * DAY), &TimeZone::UTC);
     assert_eq!(
         each.iter()
             .map(|check| (check.allowed, check.remaining))

@@ -127,11 +127,9 @@ pub fn caps(
     let mut rules: Vec<CheckedCap> = Vec::new();
     for (n, list) in lists.iter().enumerate() {
         let times = times.get(n).copied().unwrap_or_default();
-        // A message that waits has its place already.
-        let mut both = [times.sent, times.reserved].concat();
-        both.sort_unstable();
         let newest = &times.sent[times.sent.len().saturating_sub(SHOWN)..];
-        let checks = list.caps.checks(&both, now, zone);
+        // A message that waits has its place already.
+        let checks = list.caps.checks(times.sent, times.reserved, now, zone);
         rules.extend(
             checks
                 .into_iter()

@@ -64,6 +64,11 @@ proptest! {
         ];
         let (all, each) = caps(&lists, &times, second(0), &TimeZone::UTC, |_| false);
         prop_assert_eq!(each.len(), 3);
+        prop_assert_eq!(all.allowed, all.remaining > Some(0));
+        for one in &each {
+            prop_assert_eq!(one.check.allowed, one.check.remaining > 0, "{:?}", one);
+        }
+        prop_assert_eq!(all.allowed, each.iter().all(|one| one.check.allowed));
         let profile = Profile::default();
         let policy = GatePolicy { profile: &profile, defaults: &profile, rules: &rules };
         let rows = GateRows { times: &times, ..GateRows::default() };
@@ -81,6 +86,32 @@ proptest! {
         }
         prop_assert_eq!(next.goes_at, Some(all.reset_at));
     }
+}
+
+#[test]
+fn what_waits_for_tomorrow_leaves_room_today() {
+    let rules = "[categories.news]\ncaps.push = { per_hour = \"2 per 1h\", per_day = \"2 per local_day\" }\n";
+    let rules = RecipientRules::parse("test.toml", rules).unwrap();
+    let lists = [CapList {
+        key: RecipientKey::of_subscriber("acme", Channel::Push, "ada"),
+        caps: rules.caps("news", Channel::Push),
+        over: crate::recipient::rules::OverCap::Hold,
+    }];
+    let state = |waiting: &[i64]| {
+        let times = [CapTimes {
+            sent: &[],
+            reserved: waiting,
+        }];
+        let (all, each) = caps(&lists, &times, second(0), &TimeZone::UTC, |_| false);
+        let remaining: Vec<u32> = each.iter().map(|one| one.check.remaining).collect();
+        (all.allowed, all.remaining, remaining)
+    };
+    let tomorrow = BEGIN + 86_400;
+    assert_eq!(state(&[tomorrow, tomorrow]), (true, Some(2), vec![2, 2]));
+    // The second begins at 08:00 UTC.
+    let soon = BEGIN + 1800;
+    assert_eq!(state(&[soon]), (true, Some(1), vec![1, 1]));
+    assert_eq!(state(&[soon, soon]), (false, Some(0), vec![0, 0]));
 }
 
 #[test]
