@@ -1,13 +1,13 @@
 //! A dry run: messages that were accepted, through the gates under two sets of rules, with a
 //! virtual clock and the state of caps, claims and digests in memory.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::logged::LoggedMessage;
+use super::logged::{GateVerdict, LoggedMessage};
 use super::replay_state::GateReplay;
 use super::replay_tally::{GateCounts, ReplayTally};
 use super::rules::RecipientRules;
@@ -43,6 +43,8 @@ pub struct DryRunReport {
 pub struct DryRun {
     old: GateReplay,
     new: GateReplay,
+    /// Messages that their senders want to go later, by this time and by job.
+    later: BTreeMap<(Timestamp, i64), LoggedMessage>,
     messages: u64,
     changed_categories: HashMap<String, u64>,
     changed_tenants: HashMap<Arc<str>, u64>,
@@ -54,6 +56,7 @@ impl DryRun {
         Self {
             old: GateReplay::new(old),
             new: GateReplay::new(new),
+            later: BTreeMap::new(),
             messages: 0,
             changed_categories: HashMap::new(),
             changed_tenants: HashMap::new(),
@@ -68,8 +71,24 @@ impl DryRun {
 
     /// Takes the next message at `now`, the newest time of the log until then.
     pub fn message_at(&mut self, message: LoggedMessage, now: Timestamp) {
-        let message = Arc::new(message);
         self.messages += 1;
+        self.release(now);
+        match message.goes_from > now {
+            true => _ = self.later.insert((message.goes_from, message.job), message),
+            false => self.take(message, now),
+        }
+    }
+
+    /// Takes the messages whose own time has come.
+    fn release(&mut self, now: Timestamp) {
+        while let Some(next) = self.later.first_entry().filter(|next| next.key().0 <= now) {
+            let ((at, _), message) = next.remove_entry();
+            self.take(message, at);
+        }
+    }
+
+    fn take(&mut self, message: LoggedMessage, now: Timestamp) {
+        let message = Arc::new(message);
         let outcomes = [
             self.old.message(&message, now),
             self.new.message(&message, now),
@@ -94,6 +113,12 @@ impl DryRun {
         let mut changed_categories: HashMap<String, u64> = HashMap::new();
         let mut changed_tenants: HashMap<Arc<str>, u64> = HashMap::new();
         for mut part in parts {
+            part.release(end);
+            // They wait at the end of the log, whatever the rules say.
+            for message in std::mem::take(&mut part.later).into_values() {
+                part.old.tally.count(&message, GateVerdict::Held);
+                part.new.tally.count(&message, GateVerdict::Held);
+            }
             part.old.advance(end);
             part.new.advance(end);
             old.add(part.old.tally);

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::recipient::fields::GatedArgs;
+use crate::recipient::fields::{GatedArgs, is_gated};
 use crate::recipient::logged::LogRow;
 use crate::recipient::profile::Profile;
 use crate::recipient::rules::RecipientRules;
@@ -31,6 +31,8 @@ fn mail(job: i64, second: i64, to: &str, category: &str, more: Value) -> LoggedM
         tenant: "acme".into(),
         priority: 2,
         accepted_at: at(second),
+        run_at: None,
+        is_gated: is_gated(&args),
         args: GatedArgs::parse(&args).unwrap(),
         profile: Arc::default(),
         defaults: Arc::default(),
@@ -177,6 +179,34 @@ fn profiles_decide_about_preferences_and_quiet_hours() {
     assert_eq!(category(&report, "billing").new.held, 1);
     assert_eq!(category(&report, "product").old.held, 1);
     assert_eq!(category(&report, "product").new.quiet, 1);
+}
+
+/// The sender of a campaign names the morning, and enqueues it at night.
+#[test]
+fn a_message_for_later_goes_through_the_gates_at_its_time() {
+    let night = json!({"quiet_hours": {"email": {"start": "08:00", "end": "09:00"}}});
+    let night = Arc::new(Profile::parse(&night).unwrap());
+    // The first second is at 08:00 UTC.
+    let mail = |job, goes_from| LoggedMessage {
+        profile: night.clone(),
+        goes_from,
+        ..mail(job, 0, "ada@example.com", "billing", json!({}))
+    };
+    let log = vec![mail(1, at(0)), mail(2, at(3600)), mail(3, at(7200))];
+    let billing = category(&run("", "", log, 4000), "billing").new;
+    assert_eq!((billing.sent, billing.held), (1, 2));
+}
+
+#[test]
+fn a_message_that_passes_no_gates_is_sent_whatever_the_rules_say() {
+    let unwanted = json!({"preferences": {"all": false}});
+    let defaults = Arc::new(Profile::parse(&unwanted).unwrap());
+    let mut message = mail(1, 0, "ada@example.com", "transactional", json!({}));
+    message.defaults = defaults;
+    let asked = message.clone();
+    message.is_gated = false;
+    let row = category(&run("", "", vec![message, asked], 10), "transactional").new;
+    assert_eq!((row.sent, row.opted_out), (1, 1));
 }
 
 #[test]

@@ -20,6 +20,10 @@ pub struct LoggedMessage {
     pub tenant: Arc<str>,
     pub priority: i32,
     pub accepted_at: Timestamp,
+    /// The time from which it may go: of its acceptance, or the later one that its sender named.
+    pub goes_from: Timestamp,
+    /// False for a message that only its deadline and suppressions stop.
+    pub is_gated: bool,
     pub times: MessageTimes,
     pub args: GatedArgs,
     pub profile: Arc<Profile>,
@@ -49,6 +53,10 @@ pub struct LogRow {
     pub tenant: Arc<str>,
     pub priority: i32,
     pub accepted_at: Timestamp,
+    /// The time to run that its sender named; `None` for at once.
+    pub run_at: Option<Timestamp>,
+    /// True for a message that goes through all gates.
+    pub is_gated: bool,
     pub args: GatedArgs,
     pub profile: Arc<Profile>,
     pub defaults: Arc<Profile>,
@@ -63,12 +71,16 @@ impl From<LogRow> for LoggedMessage {
             None => row.profile.addresses.get(&channel).cloned(),
         };
         let key = args.recipient_key(&row.tenant, to.as_ref());
-        let at = row.accepted_at;
+        let at = row
+            .run_at
+            .map_or(row.accepted_at, |at| at.max(row.accepted_at));
         Self {
             job: row.job,
             tenant: row.tenant,
             priority: row.priority,
             accepted_at: row.accepted_at,
+            goes_from: at,
+            is_gated: row.is_gated,
             times: args.times(&row.profile, &row.defaults, at, at),
             content: args.dedup_key(&key),
             args,

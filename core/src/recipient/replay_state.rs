@@ -125,6 +125,10 @@ impl GateReplay {
             self.prune();
             self.pruned_at = self.now;
         }
+        if !message.is_gated {
+            self.tally.count(message, GateVerdict::Sent);
+            return GateVerdict::Sent;
+        }
         let (plan, lists) = self.planned(message, Origin::Sender, false);
         let verdict = GateVerdict::of(&plan);
         self.tally.count(message, verdict);

@@ -10,7 +10,7 @@ use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
 use crate::postgres::{Db, json_or_text};
-use crate::recipient::fields::GatedArgs;
+use crate::recipient::fields::{GatedArgs, is_gated};
 use crate::recipient::logged::{LogRow, LoggedMessage};
 use crate::recipient::profile::Profile;
 
@@ -25,7 +25,7 @@ pub(super) const FIRST: &str = "
 /// A page of messages after a key: enough that a round trip does not count, and few enough to keep.
 /// Nothing is joined, which would take longer than all else.
 pub(super) const MESSAGES: &str = "
-    select j.id, j.tenant, j.priority::int, j.created_at, j.args from flyball.job j
+    select j.id, j.tenant, j.priority::int, j.created_at, j.run_at, j.args from flyball.job j
     where j.id > $1 and j.kind = 'notification' and j.created_at >= $2 and j.created_at < $3
     order by j.id limit 5000";
 
@@ -103,6 +103,8 @@ struct BareRow {
     tenant: Arc<str>,
     priority: i32,
     accepted_at: Timestamp,
+    run_at: Option<Timestamp>,
+    is_gated: bool,
     args: GatedArgs,
 }
 
@@ -175,7 +177,8 @@ impl LogParser {
             if page.of_gates.contains(&job) {
                 continue;
             }
-            let Ok(args) = GatedArgs::parse(&json_or_text(row, "args")) else {
+            let stored = json_or_text(row, "args");
+            let Ok(args) = GatedArgs::parse(&stored) else {
                 self.unreadable += 1;
                 continue;
             };
@@ -186,11 +189,14 @@ impl LogParser {
                 unknown.insert((tenant.clone(), id.clone()));
             }
             let at: jiff_sqlx::Timestamp = row.try_get(3)?;
+            let run_at: Option<jiff_sqlx::Timestamp> = row.try_get(4)?;
             messages.push(BareRow {
                 job,
                 tenant,
                 priority: row.try_get(2)?,
                 accepted_at: at.to_jiff(),
+                run_at: run_at.map(jiff_sqlx::Timestamp::to_jiff),
+                is_gated: is_gated(&stored),
                 args,
             });
         }
@@ -229,6 +235,8 @@ impl LogParser {
                 tenant: row.tenant,
                 priority: row.priority,
                 accepted_at: row.accepted_at,
+                run_at: row.run_at,
+                is_gated: row.is_gated,
                 args: row.args,
             })
         })
