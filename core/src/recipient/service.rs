@@ -294,7 +294,12 @@ impl Gates {
         job: &NewJob,
     ) -> Result<Option<(String, Timestamp)>, Error> {
         let rules = self.rules.load();
-        postgres::refusal(&self.db, tenant, job, &rules).await
+        let refused = postgres::refusal(&self.db, tenant, job, &rules).await?;
+        if let Some((rule, reset_at)) = &refused {
+            let (rule, reset_at) = (rule.clone(), *reset_at);
+            self.metrics.note(&MessagePlan::Refused { rule, reset_at });
+        }
+        Ok(refused)
     }
 
     /// Refuses new messages of which one names an unknown type of digest.

@@ -2,6 +2,8 @@
 
 use flyball::jobs::Error;
 use flyball::recipient::gates::MessagePlan;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use sqlx::{Executor, Row};
 
@@ -57,6 +59,11 @@ async fn sql_refuses_what_http_refuses_and_enqueues_nothing() {
     let job = flyball::jobs::NewJob::new("notification", args).throttle("own");
     let by_http = gates.gates.refusal("", &job).await.unwrap();
     assert_eq!(by_http, Some((rule, reset_at)));
+    let (mut registry, mut text) = (Registry::default(), String::new());
+    gates.gates.metrics.register(&mut registry);
+    encode(&mut text, &registry).unwrap();
+    let counted = "flyball_gate_findings_total{gate=\"caps\",finding=\"refused\"} 1\n";
+    assert!(text.contains(counted), "{text}");
 
     // Another recipient, tenant, category or channel is not concerned.
     for (tenant, other) in [
