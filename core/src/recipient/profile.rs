@@ -40,6 +40,9 @@ pub const NAME_BYTES: usize = 128;
 /// The longest address, in bytes.
 pub const ADDRESS_BYTES: usize = 2048;
 
+/// The length of a date as YYYY-MM-DD, in bytes.
+const DATE_BYTES: usize = 10;
+
 /// Names that stand among those of zones and are none, or are another one on each machine.
 const NO_ZONES: [&str; 4] = ["localtime", "posixrules", "factory", "etc/unknown"];
 
@@ -281,7 +284,13 @@ fn dates(fields: &mut Reader<'_>) -> (BTreeSet<Date>, bool) {
     let Some(value) = fields.take("dates") else {
         return (BTreeSet::new(), true);
     };
-    let date = |item: &Value| item.as_str()?.parse::<Date>().ok();
+    // Other forms of a date are no days to `flyball.is_quiet`.
+    let date = |item: &Value| {
+        item.as_str()
+            .filter(|text| text.len() == DATE_BYTES)?
+            .parse::<Date>()
+            .ok()
+    };
     let items = value.as_array();
     let read: Vec<Option<Date>> = items.into_iter().flatten().map(date).collect();
     let all_read = items.is_some() && read.iter().all(Option::is_some);

@@ -167,3 +167,23 @@ fn what_cannot_be_read_of_a_profile_leaves_the_rest() {
     };
     assert!(unwanted(Channel::Sms, "news") && unwanted(Channel::Email, "offers"));
 }
+
+/// SQL compares the texts of dates, and takes no other form.
+#[test]
+fn a_quiet_date_has_one_form() {
+    let issues = |date: &str| {
+        let profile = json!({"quiet_hours": {"sms": {"dates": [date]}}});
+        Profile::parse(&profile)
+            .err()
+            .map_or(0, |issues| issues.len())
+    };
+    assert_eq!(issues("2026-12-25"), 0);
+    for date in [
+        "20261225",
+        "2026-12-25T10:00",
+        "2026-12-25T10:00+02:00[Europe/Berlin]",
+        "2026-02-30",
+    ] {
+        assert_eq!(issues(date), 1, "{date}");
+    }
+}
