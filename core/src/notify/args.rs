@@ -10,6 +10,7 @@ use crate::jobs::OnAmbiguous;
 use crate::outbound::template;
 use crate::providers::{Channel, Message, Recipient};
 use crate::recipient::fields::{GateFields, USUAL_CATEGORY};
+use crate::recipient::new_recipient::check_id;
 
 /// The fields of the arguments.
 pub const FIELDS: [&str; 21] = [
@@ -216,6 +217,12 @@ impl NotificationReader<'_> {
     fn recipient(&mut self, channel: Option<Channel>, gates: &GateFields) -> Option<Recipient> {
         if self.0.get("to").is_none() && gates.recipient.is_none() {
             self.0.missing("to", "the recipient of the message");
+        }
+        // Nobody could erase another id. That of an inbox is checked as its address.
+        if channel != Some(Channel::InApp)
+            && let Some(Err(message)) = gates.recipient.as_deref().map(check_id)
+        {
+            self.0.wrong("recipient", message);
         }
         let to = self.0.text("to", 1..=TO_BYTES);
         // In the inbox the recipient is its own address.

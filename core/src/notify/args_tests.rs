@@ -146,6 +146,23 @@ fn refusals_are_as_pinned() {
 }
 
 #[test]
+fn a_message_names_no_recipient_that_nobody_can_erase() {
+    for (id, message) in [
+        (
+            "a\nb",
+            "must be a text of 1 to 128 bytes without control characters",
+        ),
+        (
+            "..",
+            "must not be check, . or .., which cannot be in a path",
+        ),
+    ] {
+        let args = json!({"channel": "sms", "to": "+15550100", "body": "b", "recipient": id});
+        assert_eq!(wrong(args), [format!("/recipient {message}")]);
+    }
+}
+
+#[test]
 fn the_address_in_the_inbox_is_the_id_of_the_recipient() {
     let to = |args: Value| {
         let read = NotificationArgs::parse(&args).ok().unwrap();
