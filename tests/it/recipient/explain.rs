@@ -249,6 +249,26 @@ async fn a_message_that_may_become_one_with_others_on_waking_says_what_holds_it(
 }
 
 #[tokio::test]
+async fn a_message_that_was_cancelled_while_a_gate_held_it_waits_no_more() {
+    let gates = GatesFixture::new(NEWS).await;
+    let news = |n: u8| json!({"category": "news", "dedup_key": n.to_string()});
+    gates.planned(news(1)).await;
+    let (id, plan) = gates.planned(news(2)).await;
+    assert!(matches!(plan, MessagePlan::Held { .. }), "{plan:?}");
+    let cancelled = sqlx::query("select flyball.cancel($1)").bind(id);
+    cancelled
+        .execute(gates.fixture.database.pool())
+        .await
+        .unwrap();
+    let found = explained(&gates, id).await;
+    assert_eq!(found.sentence, format!("message {id} is failed: cancelled"));
+    let decided = found.gates.iter().filter(|step| step.decided());
+    let decided: Vec<_> = decided.map(|step| (step.gate, step.finding)).collect();
+    assert_eq!(decided, [("deadline", GateFinding::Ended)]);
+    assert_eq!((found.planned_at, found.forecast), (None, None));
+}
+
+#[tokio::test]
 async fn a_message_for_later_says_when_its_gates_look() {
     let gates = GatesFixture::new("").await;
     let hour = jiff::SignedDuration::from_hours(1);
@@ -273,6 +293,28 @@ async fn a_message_for_later_says_when_its_gates_look() {
         )
     );
     assert_eq!(found.planned_at, Some(at));
+}
+
+/// The profile has the address, so a digest has none, and a recipient without one has none either.
+#[tokio::test]
+async fn where_there_is_no_address_none_is_shown() {
+    let gates = GatesFixture::new("").await;
+    let profile = json!({"addresses": {"sms": "+15550117"}});
+    gates.profile("ada", profile).await;
+    let mut item = comment(1);
+    item["recipient"] = json!("ada");
+    let (id, _) = gates.planned(item).await;
+    let digest = explained(&gates, id).await.digest.unwrap();
+    assert_eq!((digest.recipient.as_str(), digest.to.as_str()), ("ada", ""));
+    let of = |id: &str| CheckedMessage {
+        to: None,
+        recipient: Some(id.to_owned()),
+        ..asked("billing")
+    };
+    let known = gates.gates.check(&of("ada")).await.unwrap();
+    assert_eq!(known.to, "***17");
+    let unknown = gates.gates.check(&of("nobody")).await.unwrap();
+    assert_eq!(unknown.to, "");
 }
 
 /// Two withdrawals and an item that comes at once: the count stays that of the items.

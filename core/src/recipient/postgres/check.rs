@@ -23,7 +23,7 @@ use crate::recipient::gates::{GatePolicy, plan, quiet_of, zone_of};
 use crate::recipient::rules::RecipientRules;
 
 pub(super) const CLOCK: &str = "
-select clock_timestamp() as now, coalesce(flyball.mask_recipient($1, $2), '') as address";
+select clock_timestamp() as now, case when $2::text is null then '' else flyball.mask_recipient($1, $2) end as address";
 
 pub(super) const HELD_OF: &str = "
 select p.job_id, p.gate, p.rule, p.until

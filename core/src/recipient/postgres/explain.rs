@@ -37,7 +37,7 @@ use crate::recipient::gates::{
 use crate::recipient::rules::RecipientRules;
 
 pub(super) const RECORDED: &str = "
-select n.tenant, n.state as delivery, p.state, p.gate, p.rule, p.reason, p.holds, p.until, p.since, p.planned_at, p.other_job, p.digest_id,
+select n.tenant, n.state as delivery, n.reason as why, p.state, p.gate, p.rule, p.reason, p.holds, p.until, p.since, p.planned_at, p.other_job, p.digest_id,
     s.turn, s.run_at, coalesce(s.run_at > now(), false) as is_later, l.job_id is not null as is_running
 from flyball.notification n
 left join lateral (select * from flyball.message_plan h where h.job_id = n.job_id limit 1) p on true
@@ -64,6 +64,8 @@ enum Place {
 struct Recorded {
     tenant: String,
     delivery: String,
+    /// The reason of its delivery's state; empty for none.
+    why: String,
     place: Place,
     /// The findings of the last look at the gates; `None` if there was none.
     plan: Option<MessagePlan>,
@@ -192,6 +194,14 @@ fn set_by(found: &Recorded, gates: &[GateStep]) -> String {
 fn gates(found: &Recorded) -> Vec<GateStep> {
     let mut gates = match (&found.plan, found.place) {
         (None, Place::Unplanned) => return unplanned(),
+        // Somebody ended it while it waited, and not the gate that held it.
+        (Some(MessagePlan::Held { .. }), Place::Over) => {
+            return steps(&MessagePlan::Ended {
+                gate: MessageGate::Deadline,
+                reason: UnsentReason::Cancelled,
+                rule: String::new(),
+            });
+        }
         // What was held and is with its pool now has passed.
         (None, _) | (Some(MessagePlan::Held { .. }), Place::AtPool | Place::Running) => {
             steps(&MessagePlan::Send)
@@ -253,7 +263,8 @@ fn told(id: i64, found: &Recorded, forecast: Option<&GateForecast>) -> String {
         (Some(plan @ MessagePlan::Ended { .. }), Place::Over) => {
             format!("message {id} {}", sentence(plan))
         }
-        (_, Place::Over) => format!("message {id} is {delivery}"),
+        (_, Place::Over) if found.why.is_empty() => format!("message {id} is {delivery}"),
+        (_, Place::Over) => format!("message {id} is {delivery}: {}", found.why),
     }
 }
 
@@ -464,6 +475,7 @@ fn record(row: &PgRow, digest: Option<DigestView>) -> Result<Recorded, sqlx::Err
     };
     Ok(Recorded {
         tenant: row.try_get("tenant")?,
+        why: row.try_get("why")?,
         place,
         since: time("since")?,
         // Of a message that may go it is the end of a hold that is over.

@@ -20,7 +20,8 @@ macro_rules! digests {
     ($($rest:literal),*) => {
         concat!(
             "
-select d.id, d.tenant, d.type, d.channel, d.recipient_id, coalesce(flyball.mask_recipient(d.channel, d.address), '') as address,
+select d.id, d.tenant, d.type, d.channel, d.recipient_id,
+    case when d.address is null then '' else flyball.mask_recipient(d.channel, d.address) end as address,
     d.key, d.opened_at, d.closes_at, d.items, d.gate, d.rule
 from flyball.digest d
 where ", $($rest),*
