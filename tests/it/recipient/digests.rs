@@ -550,3 +550,27 @@ async fn a_digest_that_died_of_its_texts_is_requeued_with_those_of_now() {
     let filled = fill(&gates.closed().await[0]).unwrap();
     assert_eq!(filled.body, "3 comments");
 }
+
+/// A planner locks lists and then digests, and a closer has digests: had it to wait for lists, each
+/// would wait for the other until Postgres ended one of them.
+#[tokio::test]
+async fn a_digest_asks_for_its_caps_while_a_planner_has_their_lists() {
+    let rules = "[categories.product]\ncaps.sms = { per_day = \"1 per 1d\" }\n";
+    let gates = GatesFixture::new(rules).await;
+    let (first, _) = gates
+        .planned(json!({"category": "product", "dedup_key": "1"}))
+        .await;
+    assert_eq!(gates.verify(first).await, MessagePlan::Send);
+    gates.collect(0..3).await;
+    let pool = gates.fixture.database.pool();
+    let mut planner = pool.begin().await.unwrap();
+    sqlx::query("select from flyball.cap for no key update")
+        .execute(&mut *planner)
+        .await
+        .unwrap();
+    gates.close().await;
+    planner.rollback().await.unwrap();
+    let kept =
+        "select count(*) from flyball.digest where gate = 'caps' and rule = 'per_day 1 per 1d'";
+    assert_eq!(gates.count(kept).await, 1);
+}

@@ -16,7 +16,7 @@ use super::crowds::count_crowd;
 use super::digest_messages::{DigestMessages, DueDigest, NewDigestMessage};
 use super::due_digests::{DUE, DUE_ONE, due};
 use super::messages::GatedMessage;
-use super::plans::{Capacity, PlanBatch, give_way_soon};
+use super::plans::{Capacity, ListUse, PlanBatch, give_way_soon};
 use super::queued_digests::{DigestPlace, QUEUED_RULE, looks_again, queued};
 use super::rows::{inputs, sql_time};
 use super::statement::query_planned_anew;
@@ -380,7 +380,9 @@ async fn plans(
     };
     let messages: Vec<GatedMessage> = due.iter().filter_map(candidate).collect();
     let inputs = inputs(connection, messages).await?;
-    let mut batch = PlanBatch::read(connection, inputs, rules, now).await?;
+    // The messages of those that close are planned, and get their places, once they are enqueued.
+    let lists = ListUse::Foresees;
+    let mut batch = PlanBatch::read(connection, inputs, rules, now, lists).await?;
     batch.plan_all(connection, capacity).await?;
     let planned = batch.planned.into_iter();
     Ok(planned.map(|one| (one.job_id, one.plan)).collect())

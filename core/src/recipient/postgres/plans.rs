@@ -55,6 +55,15 @@ pub enum Waking {
     Alone,
 }
 
+/// The use of the times of lists that are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ListUse {
+    /// Messages get places in them, so those without room are locked.
+    Reserves,
+    /// A forecast. Its reader holds digests already, which come last in the order of the locks.
+    Foresees,
+}
+
 /// The capacity of a throttle, in messages a second.
 pub type Capacity<'a> = &'a (dyn Fn(&str) -> f64 + Send + Sync);
 
@@ -146,7 +155,8 @@ async fn plan_taken(
         .into_iter()
         .partition(|message| message.args.is_some());
     let inputs = inputs(connection, readable).await?;
-    let mut batch = PlanBatch::read(connection, inputs, rules, now).await?;
+    let lists = ListUse::Reserves;
+    let mut batch = PlanBatch::read(connection, inputs, rules, now, lists).await?;
     batch.plan_all(connection, capacity).await?;
     let unplanned: Vec<i64> = unreadable.iter().map(|message| message.job_id).collect();
     batch.write(connection, &taken, unplanned).await?;
@@ -193,6 +203,7 @@ impl<'a> PlanBatch<'a> {
         inputs: Vec<GateInput>,
         rules: &'a RecipientRules,
         now: Timestamp,
+        list_use: ListUse,
     ) -> Result<Self, Error> {
         let lists = inputs.iter().map(|input| match input.message.has_slots() {
             // A message keeps the slots of its last attempt.
@@ -214,7 +225,7 @@ impl<'a> PlanBatch<'a> {
             planned: Vec::new(),
         };
         batch.claim(connection).await?;
-        batch.read_times(connection).await?;
+        batch.read_times(connection, list_use).await?;
         batch.read_digests(connection).await?;
         Ok(batch)
     }
@@ -284,8 +295,12 @@ impl<'a> PlanBatch<'a> {
     }
 
     /// Reads the times of all lists. Those of lists without room now are locked and read again, so
-    /// that no two messages get the same time.
-    async fn read_times(&mut self, connection: &mut Transaction) -> Result<(), Error> {
+    /// that no two messages get the same time; a forecast locks none.
+    async fn read_times(
+        &mut self,
+        connection: &mut Transaction,
+        list_use: ListUse,
+    ) -> Result<(), Error> {
         let jobs: Vec<i64> = self
             .inputs
             .iter()
@@ -298,6 +313,9 @@ impl<'a> PlanBatch<'a> {
         all.sort_unstable();
         all.dedup();
         self.read_lists(connection, &all, &jobs, false).await?;
+        if list_use == ListUse::Foresees {
+            return Ok(());
+        }
         let mut tight: Vec<StoredList> = Vec::new();
         for (input, lists) in self.inputs.iter().zip(&self.lists) {
             for list in lists {
