@@ -172,15 +172,17 @@ impl GatedArgs {
     }
 
     /// Returns the key by which messages to a recipient are the same: of the name that the sender
-    /// chose, or of the template with its data; `None` if it has neither.
-    pub fn dedup_key(&self, recipient: &RecipientKey) -> Option<DedupKey> {
+    /// chose, of the template with its data, or else of everything that the recipient sees.
+    pub fn dedup_key(&self, recipient: &RecipientKey) -> DedupKey {
         let fields = &self.fields;
         if let Some(name) = &fields.dedup_key {
-            return Some(DedupKey::of_name(recipient, name));
+            return DedupKey::of_name(recipient, name);
         }
-        let template = fields.template_id.as_ref()?;
-        let content = DedupKey::of_content(recipient, template, &self.data);
-        Some(content.for_time(fields.local_time))
+        let content = match &fields.template_id {
+            Some(template) => DedupKey::of_content(recipient, template, &self.data),
+            None => DedupKey::of_content(recipient, "", &self.content),
+        };
+        content.for_time(fields.local_time)
     }
 
     /// Reads what gates look at; anything that is wrong is an issue of the field.

@@ -31,8 +31,7 @@ pub struct LoggedMessage {
     /// The address of the message, or else of the profile.
     pub to: Option<Recipient>,
     pub key: RecipientKey,
-    /// The key of its content; `None` if it has neither a template nor a key, so that nothing tells
-    /// which messages are the same.
+    /// The key of its content; `None` for a digest, which is compared with nothing.
     pub content: Option<DedupKey>,
 }
 
@@ -82,7 +81,7 @@ impl From<LogRow> for LoggedMessage {
             goes_from: at,
             is_gated: row.is_gated,
             times: args.times(&row.profile, &row.defaults, at, at),
-            content: args.dedup_key(&key),
+            content: Some(args.dedup_key(&key)),
             args,
             profile: row.profile,
             defaults: row.defaults,

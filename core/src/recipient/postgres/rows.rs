@@ -15,7 +15,7 @@ use crate::postgres::{Transaction, json_or_text};
 use crate::providers::Recipient;
 use crate::recipient::address::{RecipientKey, suppression_digest};
 use crate::recipient::candidate::{Candidate, CapList};
-use crate::recipient::dedup::{DedupClaim, DedupKey};
+use crate::recipient::dedup::DedupClaim;
 use crate::recipient::digest::OpenDigest;
 use crate::recipient::fields::GatedArgs;
 use crate::recipient::gates::CapTimes;
@@ -244,9 +244,7 @@ fn input(message: GatedMessage, args: GatedArgs, profile: Profile, defaults: Pro
         None => profile.addresses.get(&args.channel).cloned(),
     };
     let recipient = args.recipient_key(&message.tenant, to.as_ref());
-    let content = args.dedup_key(&recipient).unwrap_or_else(|| {
-        DedupKey::of_content(&recipient, "", &args.content).for_time(args.fields.local_time)
-    });
+    let content = args.dedup_key(&recipient);
     let mut start = [0; 8];
     start.copy_from_slice(&content.as_bytes()[..8]);
     GateInput {
