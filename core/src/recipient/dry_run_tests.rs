@@ -206,6 +206,29 @@ fn a_message_that_passes_no_gates_is_sent_whatever_the_rules_say() {
 }
 
 #[test]
+fn three_messages_that_sleep_become_one_digest_and_two_wake_alone() {
+    let morning = json!({"quiet_hours": {"email": {"start": "08:00", "end": "09:00"}}});
+    let morning = Arc::new(Profile::parse(&morning).unwrap());
+    // The first second is at 08:00 UTC.
+    let mail = |job, to| LoggedMessage {
+        profile: morning.clone(),
+        ..mail(job, job, to, "product", json!({}))
+    };
+    let mut log: Vec<_> = (0..4).map(|n| mail(n, "ada@example.com")).collect();
+    log.extend((4..6).map(|n| mail(n, "bob@example.com")));
+    let new = "[categories.product]\nquiet = \"digest_on_wake\"\ncaps.email = { per_day = \"1 per 1d\" }\nover_cap = \"drop\"\n";
+    let product = category(&run("", new, log.clone(), 4000), "product").clone();
+    assert_eq!((product.old.held, product.old.digests), (6, 0));
+    // Of the two that wake alone, one is over the cap.
+    let counts = product.new;
+    let counts = (counts.held, counts.collected, counts.digests, counts.capped);
+    assert_eq!(counts, (1, 4, 1, 1));
+    // Before they wake they are held under both rules.
+    let product = category(&run("", new, log, 3000), "product").clone();
+    assert_eq!((product.old.held, product.new.held), (6, 6));
+}
+
+#[test]
 fn state_that_no_rule_looks_at_any_more_is_forgotten() {
     let mut dry = DryRun::new(rules(""), rules(""));
     for n in 0..5000 {

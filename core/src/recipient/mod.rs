@@ -34,6 +34,7 @@ pub mod quiet;
 pub mod refusing_caps;
 pub mod release;
 pub mod replay_log;
+mod replay_sleepers;
 mod replay_state;
 pub mod replay_tally;
 mod rule_fields;

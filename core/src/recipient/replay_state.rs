@@ -12,9 +12,10 @@ use super::candidate::{Candidate, CapList, NORMAL, Origin};
 use super::caps::{CapRules, CapWindow, give_back, noted_at};
 use super::collectors::collectors;
 use super::dedup::{DedupClaim, DedupKey};
-use super::digest::{Arrival, BelowMinimum, DigestOverflow, DigestType, OpenDigest};
+use super::digest::{Arrival, BelowMinimum, COALESCED, DigestOverflow, DigestType, OpenDigest};
 use super::gates::{CapTimes, GatePolicy, GateRows, MessagePlan, cap_lists, plan, verify};
 use super::logged::{GateVerdict, LoggedMessage};
+use super::replay_sleepers::{Sleeper, Sleepers};
 use super::replay_tally::ReplayTally;
 use super::rules::RecipientRules;
 
@@ -33,18 +34,19 @@ struct ListState {
     longest_s: i64,
 }
 
-/// The type, the recipient and the actor of an open digest.
+/// The type and the recipient of an open digest, with its actor, or the category of messages that
+/// slept.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct DigestId {
-    kind: Arc<str>,
-    recipient: RecipientKey,
-    actor: Option<String>,
+pub(super) struct DigestId {
+    pub(super) kind: Arc<str>,
+    pub(super) recipient: RecipientKey,
+    pub(super) of: Option<String>,
 }
 
 /// An open digest with what is needed to close it.
 #[derive(Debug)]
-struct OpenState {
-    open: OpenDigest,
+pub(super) struct OpenState {
+    pub(super) open: OpenDigest,
     /// The newest item: it has the address and the profile.
     newest: Arc<LoggedMessage>,
     /// The items while they are too few for a digest, because they then go alone.
@@ -54,8 +56,10 @@ struct OpenState {
 /// An event that is due later.
 #[derive(Clone, Debug)]
 enum Due {
-    /// A held message goes, with the second that it reserved, if it did.
-    Goes(Arc<LoggedMessage>, Origin, Option<i64>),
+    /// A held message goes, with the second that it reserved.
+    Goes(Arc<LoggedMessage>, Origin, i64),
+    /// A message that sleeps wakes, unless it has with another one.
+    Wakes(Arc<LoggedMessage>),
     Closes(DigestId),
 }
 
@@ -85,14 +89,16 @@ impl Ord for DueAt {
 
 /// A replay under one set of rules.
 pub(super) struct GateReplay {
-    rules: Arc<RecipientRules>,
+    pub(super) rules: Arc<RecipientRules>,
     lists: HashMap<RecipientKey, ListState>,
     /// Claims with the time at which they end.
     claims: HashMap<DedupKey, (DedupClaim, Timestamp)>,
-    digests: HashMap<DigestId, OpenState>,
+    pub(super) digests: HashMap<DigestId, OpenState>,
+    /// Messages that may become one digest when they wake.
+    pub(super) asleep: HashMap<Sleepers, Vec<Sleeper>>,
     due: BinaryHeap<Reverse<DueAt>>,
     events: u64,
-    now: Timestamp,
+    pub(super) now: Timestamp,
     pruned_at: Timestamp,
     pub(super) tally: ReplayTally,
 }
@@ -104,6 +110,7 @@ impl GateReplay {
             lists: HashMap::new(),
             claims: HashMap::new(),
             digests: HashMap::new(),
+            asleep: HashMap::new(),
             due: BinaryHeap::new(),
             events: 0,
             now: Timestamp::MIN,
@@ -161,6 +168,7 @@ impl GateReplay {
             self.now = self.now.max(at);
             match due {
                 Due::Goes(message, origin, reserved_s) => self.goes(&message, origin, reserved_s),
+                Due::Wakes(message) => self.wakes(&message),
                 Due::Closes(id) => self.closes(&id),
             }
         }
@@ -168,10 +176,10 @@ impl GateReplay {
     }
 
     /// Makes the attempt at a held message.
-    fn goes(&mut self, message: &Arc<LoggedMessage>, origin: Origin, reserved_s: Option<i64>) {
+    fn goes(&mut self, message: &Arc<LoggedMessage>, origin: Origin, reserved_s: i64) {
         for list in cap_lists(&candidate(message, origin), &self.rules) {
-            if let (Some(state), Some(second)) = (self.lists.get_mut(&list.key), reserved_s) {
-                give_back(&mut state.reserved, second);
+            if let Some(state) = self.lists.get_mut(&list.key) {
+                give_back(&mut state.reserved, reserved_s);
             }
         }
         let (plan, lists) = self.planned(message, origin, true);
@@ -228,7 +236,7 @@ impl GateReplay {
                         DigestOverflow::Split => open.items.div_ceil(kind.max_items.max(1)),
                     };
                     (0..messages).for_each(|_| self.takes(&lists));
-                    let (category, tenant) = (&kind.category, &newest.tenant);
+                    let (category, tenant) = (&digest.args.category, &newest.tenant);
                     self.tally.digests(category, tenant, messages as u64);
                     self.digests.remove(id);
                 }
@@ -250,7 +258,7 @@ impl GateReplay {
     }
 
     /// Puts an item into its digest.
-    fn collects(
+    pub(super) fn collects(
         &mut self,
         message: &Arc<LoggedMessage>,
         digest: &str,
@@ -278,7 +286,7 @@ impl GateReplay {
     }
 
     /// Notes a digest as it is now; with `min_items` the message became an item of it.
-    fn opens(
+    pub(super) fn opens(
         &mut self,
         id: DigestId,
         open: OpenDigest,
@@ -307,7 +315,7 @@ impl GateReplay {
     }
 
     /// Keeps a held message until its time, with a reservation in each list unless it coalesces.
-    fn holds(
+    pub(super) fn holds(
         &mut self,
         message: &Arc<LoggedMessage>,
         origin: Origin,
@@ -322,18 +330,24 @@ impl GateReplay {
         else {
             return;
         };
-        let reserved_s = (!coalesces).then_some(*reserve_s);
+        let until = holds.last().map_or(self.now, |hold| hold.until);
+        if *coalesces {
+            let sleepers = (message.key, message.args.category.clone());
+            let asleep = self.asleep.entry(sleepers).or_default();
+            asleep.push((message.clone(), origin));
+            self.at(until, Due::Wakes(message.clone()));
+            return;
+        }
         for list in lists {
             let state = self.lists.entry(list.key).or_default();
             state.longest_s = longest_s(&list.caps);
-            state.reserved.extend(reserved_s);
+            state.reserved.push(*reserve_s);
         }
-        let until = holds.last().map_or(self.now, |hold| hold.until);
-        self.at(until, Due::Goes(message.clone(), origin, reserved_s));
+        self.at(until, Due::Goes(message.clone(), origin, *reserve_s));
     }
 
     /// Notes a send in each list.
-    fn takes(&mut self, lists: &[CapList]) {
+    pub(super) fn takes(&mut self, lists: &[CapList]) {
         for list in lists {
             let state = self.lists.entry(list.key).or_default();
             state.longest_s = longest_s(&list.caps);
@@ -345,7 +359,7 @@ impl GateReplay {
         }
     }
 
-    fn claim(&mut self, message: &LoggedMessage, is_marked: bool) {
+    pub(super) fn claim(&mut self, message: &LoggedMessage, is_marked: bool) {
         let Some(key) = message.content else {
             return;
         };
@@ -363,7 +377,7 @@ impl GateReplay {
         self.claims.insert(key, (claim, ends));
     }
 
-    fn give_claim_back(&mut self, message: &LoggedMessage) {
+    pub(super) fn give_claim_back(&mut self, message: &LoggedMessage) {
         let Some(key) = message.content else {
             return;
         };
@@ -377,17 +391,28 @@ impl GateReplay {
     }
 
     /// Returns the plan of a message at this time, by the state that the others left, with its lists.
-    fn planned(
+    pub(super) fn planned(
         &self,
         message: &LoggedMessage,
         origin: Origin,
         attempts: bool,
     ) -> (MessagePlan, Vec<CapList>) {
+        let lists = cap_lists(&candidate(message, origin), &self.rules);
+        (self.planned_by(message, origin, attempts, &lists), lists)
+    }
+
+    /// Returns the plan of a message by these of its lists.
+    pub(super) fn planned_by(
+        &self,
+        message: &LoggedMessage,
+        origin: Origin,
+        attempts: bool,
+        lists: &[CapList],
+    ) -> MessagePlan {
         let candidate = candidate(message, origin);
         let rules = &*self.rules;
-        let lists = cap_lists(&candidate, rules);
         let times: Vec<CapTimes<'_>> = lists.iter().map(|list| self.times(list)).collect();
-        let found: Vec<(&str, OpenDigest)> = collectors(&candidate, &lists, rules)
+        let found: Vec<(&str, OpenDigest)> = collectors(&candidate, lists, rules)
             .into_iter()
             .filter_map(|kind| {
                 let state = self.digests.get(&id_of(kind, message))?;
@@ -399,7 +424,7 @@ impl GateReplay {
             claim: claim.map(|(claim, _)| *claim),
             digests: &found,
             times: &times,
-            lists: Some(&lists),
+            lists: Some(lists),
             ..GateRows::default()
         };
         let policy = GatePolicy {
@@ -407,11 +432,10 @@ impl GateReplay {
             defaults: &message.defaults,
             rules,
         };
-        let plan = match attempts {
+        match attempts {
             true => verify(&candidate, policy, &rows, self.now),
             false => plan(&candidate, policy, &rows, self.now),
-        };
-        (plan, lists)
+        }
     }
 
     fn times(&self, list: &CapList) -> CapTimes<'_> {
@@ -466,7 +490,7 @@ fn id_of(kind: &DigestType, message: &LoggedMessage) -> DigestId {
     DigestId {
         kind: kind.name.as_str().into(),
         recipient: message.key,
-        actor: message.args.fields.actor.clone().filter(|_| kind.per_actor),
+        of: message.args.fields.actor.clone().filter(|_| kind.per_actor),
     }
 }
 
@@ -475,9 +499,14 @@ fn digest_of(kind: &DigestType, id: &DigestId, newest: &LoggedMessage) -> Arc<Lo
     let mut digest = newest.clone();
     digest.priority = NORMAL;
     digest.times.deadline = None;
-    digest.args.category.clone_from(&kind.category);
+    // Messages that slept keep their category.
+    if kind.name == COALESCED {
+        digest.args.fields.actor = None;
+    } else {
+        digest.args.category.clone_from(&kind.category);
+        digest.args.fields.actor.clone_from(&id.of);
+    }
     digest.args.fields.template_id = Some(kind.template.clone());
-    digest.args.fields.actor.clone_from(&id.actor);
     digest.args.fields.digest = None;
     digest.args.fields.at_most = None;
     digest.args.fields.dedup_key = None;
