@@ -121,6 +121,24 @@ fn items_become_a_digest_and_too_few_go_alone() {
 }
 
 #[test]
+fn a_digest_of_few_items_stays_open_in_quiet_hours() {
+    let quiet = json!({"quiet_hours": {"email": {"start": "09:00", "end": "12:00"}}});
+    let quiet = Arc::new(Profile::parse(&quiet).unwrap());
+    // The first second is at 08:00 UTC, so the window of the first two ends at 09:30.
+    let comment = |job, second| {
+        let more = json!({"template_id": "comment", "digest": "new-comment", "data": {"n": job}});
+        LoggedMessage {
+            profile: quiet.clone(),
+            ..mail(job, second, "ada@example.com", "product", more)
+        }
+    };
+    let log = vec![comment(1, 1800), comment(2, 1801), comment(3, 7200)];
+    let product = category(&run("", "", log, 20_000), "product").new;
+    let counts = (product.collected, product.digests, product.held);
+    assert_eq!(counts, (3, 1, 0));
+}
+
+#[test]
 fn the_posts_of_one_actor_are_capped_and_then_collected() {
     let post = |n: i64| {
         let more = json!({"template_id": "post", "actor": "grace", "data": {"n": n}});

@@ -12,7 +12,7 @@ use super::candidate::{Candidate, CapList, NORMAL, Origin};
 use super::caps::{CapRules, CapWindow, give_back, noted_at};
 use super::collectors::collectors;
 use super::dedup::{DedupClaim, DedupKey};
-use super::digest::{Arrival, BelowMinimum, COALESCED, DigestOverflow, DigestType, OpenDigest};
+use super::digest::{Arrival, COALESCED, DigestOverflow, DigestType, OpenDigest};
 use super::gates::{CapTimes, GatePolicy, GateRows, MessagePlan, cap_lists, plan, verify};
 use super::logged::{GateVerdict, LoggedMessage};
 use super::replay_sleepers::{Sleeper, Sleepers};
@@ -216,44 +216,50 @@ impl GateReplay {
             self.digests.remove(id);
             return;
         };
-        if open.items < kind.min_items && kind.below == BelowMinimum::Individual {
-            let state = self.digests.remove(id);
-            for item in state.into_iter().flat_map(|state| state.few) {
-                let (plan, lists) = self.planned(&item, Origin::Item, false);
-                match plan {
-                    MessagePlan::Send => self.takes(&lists),
-                    MessagePlan::Held { .. } => self.holds(&item, Origin::Item, &plan, &lists),
-                    _ => {}
+        let digest = digest_of(kind, id, &newest);
+        let (plan, lists) = self.planned(&digest, Origin::Digest, false);
+        match plan {
+            // Few items stay together as well, because more may come.
+            MessagePlan::Held { holds, .. } => {
+                let until = holds.last().map_or(self.now, |hold| hold.until);
+                if let Some(state) = self.digests.get_mut(id) {
+                    state.open.put_off(until);
+                    let at = state.open.closes_at;
+                    self.at(at, Due::Closes(id.clone()));
                 }
+                return;
             }
-        } else {
-            let digest = digest_of(kind, id, &newest);
-            let (plan, lists) = self.planned(&digest, Origin::Digest, false);
-            match plan {
-                MessagePlan::Send => {
-                    let messages = match kind.overflow {
-                        DigestOverflow::Count => 1,
-                        DigestOverflow::Split => open.items.div_ceil(kind.max_items.max(1)),
-                    };
-                    (0..messages).for_each(|_| self.takes(&lists));
-                    let (category, tenant) = (&digest.args.category, &newest.tenant);
-                    self.tally.digests(category, tenant, messages as u64);
-                    self.digests.remove(id);
-                }
-                MessagePlan::Held { holds, .. } => {
-                    let until = holds.last().map_or(self.now, |hold| hold.until);
-                    if let Some(state) = self.digests.get_mut(id) {
-                        state.open.put_off(until);
-                        let at = state.open.closes_at;
-                        self.at(at, Due::Closes(id.clone()));
-                    }
-                    return;
-                }
-                _ => _ = self.digests.remove(id),
+            MessagePlan::Ended { .. } => {
+                self.digests.remove(id);
+                return;
+            }
+            _ if kind.goes_alone(open.items) => self.parts(id),
+            _ => {
+                let messages = match kind.overflow {
+                    DigestOverflow::Count => 1,
+                    DigestOverflow::Split => open.items.div_ceil(kind.max_items.max(1)),
+                };
+                (0..messages).for_each(|_| self.takes(&lists));
+                let (category, tenant) = (&digest.args.category, &newest.tenant);
+                self.tally.digests(category, tenant, messages as u64);
+                self.digests.remove(id);
             }
         }
         if let Some(open) = kind.after_close(self.now) {
             self.opens(id.clone(), open, &newest, None);
+        }
+    }
+
+    /// Lets the few items of a digest go alone.
+    fn parts(&mut self, id: &DigestId) {
+        let state = self.digests.remove(id);
+        for item in state.into_iter().flat_map(|state| state.few) {
+            let (plan, lists) = self.planned(&item, Origin::Item, false);
+            match plan {
+                MessagePlan::Send => self.takes(&lists),
+                MessagePlan::Held { .. } => self.holds(&item, Origin::Item, &plan, &lists),
+                _ => {}
+            }
         }
     }
 
