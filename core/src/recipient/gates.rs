@@ -21,6 +21,7 @@ use super::profile::Profile;
 use super::quiet::{Quiet, QuietMode, QuietRule};
 use super::release::Release;
 use super::rules::{OverCap, RecipientRules};
+use crate::providers::Channel;
 
 /// The times that quiet hours and caps may move a message past each other.
 const ROUNDS_MAX: usize = 64;
@@ -170,7 +171,8 @@ pub fn cap_lists(message: &Candidate<'_>, rules: &RecipientRules) -> Vec<CapList
         rules.caps(message.category, message.channel),
         over,
     )];
-    if let Some(actor) = message.actor {
+    // An inbox interrupts nobody; `flyball.refuse_capped` has the same.
+    if let Some(actor) = message.actor.filter(|_| message.channel != Channel::InApp) {
         let (caps, over) = (category.actor_caps.clone(), &category.over_actor_cap);
         lists.push(list(key.list("actor", actor), caps, over));
     }

@@ -36,6 +36,20 @@ async fn jobs(gates: &GatesFixture) -> i64 {
     gates.count("select count(*) from flyball.job").await
 }
 
+/// It interrupts nobody.
+#[tokio::test]
+async fn an_inbox_has_no_caps_of_actors() {
+    let rules =
+        "[categories.codes]\nover_cap = \"refuse\"\nactor_caps = { per_actor = \"1 per 1d\" }\n";
+    let gates = GatesFixture::new(rules).await;
+    gates.publish().await;
+    for n in 0..3 {
+        let message = json!({"channel": "inapp", "recipient": "ada", "actor": "bob", "dedup_key": n.to_string()});
+        let id = gates.send(code(message)).await;
+        assert_eq!(gates.plan(id).await, MessagePlan::Send, "{n}");
+    }
+}
+
 #[tokio::test]
 async fn sql_refuses_what_http_refuses_and_enqueues_nothing() {
     let gates = GatesFixture::new(CODES).await;
