@@ -266,6 +266,47 @@ async fn what_a_planner_writes_while_a_recipient_is_erased_goes_too() {
     assert_eq!(gates.count(left).await, 0);
 }
 
+/// A planner that has the list of a recipient takes its digest next: had erasing that digest, each would
+/// wait for the other.
+#[tokio::test]
+async fn erasing_waits_for_lists_before_it_takes_digests() {
+    let gates = GatesFixture::new("").await;
+    let profile = json!({"addresses": {"sms": PHONE}});
+    gates.profile(ID, profile).await;
+    let item = json!({"recipient": ID, "category": "product", "template_id": "c", "digest": "new-comment"});
+    gates.planned(item).await;
+    let list = "insert into flyball.cap values (flyball.recipient_key('subscriber', '', 'sms', 'user-4711'), 1, '{}')";
+    run(&gates, list).await;
+    let mut planner = gates.fixture.database.pool().begin().await.unwrap();
+    planner
+        .execute("select from flyball.cap for no key update")
+        .await
+        .unwrap();
+    let profiles = RecipientProfiles::new(gates.fixture.queue.pool.clone());
+    let erasing = tokio::spawn(async move {
+        let signed = Attribution::default();
+        profiles.erase("", ID, &signed).await
+    });
+    let waits = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'
+        and query like '%erase_recipient%'";
+    eventually(
+        "it waits for the planner",
+        Duration::from_secs(20),
+        || async { (gates.count(waits).await > 0).then_some(()) },
+    )
+    .await;
+    let locked = planner.execute("select from flyball.digest for no key update nowait");
+    assert_eq!(locked.await.unwrap().rows_affected(), 1);
+    planner.rollback().await.unwrap();
+
+    let erased = erasing.await.unwrap().unwrap();
+    assert_eq!(
+        (erased.caps, erased.digests, erased.items),
+        (1, 1, 1),
+        "{erased:?}"
+    );
+}
+
 #[tokio::test]
 async fn an_item_ends_with_its_recipient_in_whatever_digest_it_is() {
     let gates = GatesFixture::new("").await;

@@ -1,5 +1,7 @@
 //! Explanations, checks, open digests and new plans.
 
+use std::time::Duration;
+
 use flyball::jobs::postgres::NewMessage;
 use flyball::jobs::{Attribution, State};
 use flyball::providers::Channel;
@@ -8,8 +10,10 @@ use flyball::recipient::gates::MessagePlan;
 use flyball::recipient::postgres::{CheckedMessage, DigestFilter};
 use jiff::Timestamp;
 use serde_json::{Value, json};
+use sqlx::Executor;
 
 use super::fixture::GatesFixture;
+use crate::support::eventually;
 
 const NEWS: &str =
     "[categories.news]\nvalid_for_s = 2592000\ncaps.sms = { per_day = \"1 per 24h\" }\n";
@@ -352,6 +356,34 @@ async fn withdrawals_at_once_leave_the_count_right() {
             .await,
         1
     );
+}
+
+/// Claims are locked before digests, as everywhere, so that no two wait for each other.
+#[tokio::test]
+async fn a_withdrawal_waits_for_the_claim_before_it_keeps_the_digest() {
+    let rules = "[digests.events]\ntemplate = \"events\"\ncategory = \"product\"\nwindow_s = 600\ndedup_items = true\n";
+    let gates = GatesFixture::new(rules).await;
+    let mut item = comment(1);
+    item["digest"] = json!("events");
+    let (id, _) = gates.planned(item).await;
+    let mut planner = gates.fixture.database.pool().begin().await.unwrap();
+    let claim = "select from flyball.dedup for no key update";
+    assert_eq!(planner.execute(claim).await.unwrap().rows_affected(), 1);
+    let own = gates.gates.clone();
+    let withdrawing = tokio::spawn(async move { own.withdraw(id, &by_ann()).await });
+    let waits = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'
+        and query like '%flyball.digest_item%'";
+    eventually(
+        "it waits for the planner",
+        Duration::from_secs(20),
+        || async { (gates.count(waits).await > 0).then_some(()) },
+    )
+    .await;
+    let locked = planner.execute("select from flyball.digest for no key update nowait");
+    assert_eq!(locked.await.unwrap().rows_affected(), 1);
+    planner.rollback().await.unwrap();
+    let withdrawn = withdrawing.await.unwrap().unwrap();
+    assert_eq!(withdrawn.as_deref(), Some("events"));
 }
 
 #[tokio::test]

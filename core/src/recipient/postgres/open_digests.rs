@@ -42,12 +42,27 @@ pub(super) const OF_RECIPIENT: &str = digests!(
 
 pub(super) const ONE: &str = digests!("d.id = $1");
 
-// The digest cannot close, and gets no item, until the withdrawal is through.
+// The digest cannot close, and gets no item, until the withdrawal is through. The claim is locked before
+// it, as everywhere; the count makes Postgres do so.
 pub(super) const KEEP_OPEN: &str = "
-select d.id, d.type, d.items
-from flyball.digest_item i
-cross join lateral (select * from flyball.digest h where h.id = i.digest_id limit 1 for no key update) d
-where i.job_id = $1 and ($2::text is null or d.tenant = $2)";
+with claimed as materialized (
+    select d.job_id
+    from (select h.recipient, h.job_id from flyball.message_plan h where h.job_id = $1 limit 1) p
+    cross join lateral (
+        select h.job_id from flyball.dedup h where h.recipient = p.recipient and h.job_id = p.job_id for update
+    ) d
+)
+select k.id, k.type, k.items
+from (select count(*) as claims from claimed) c
+cross join lateral (
+    select d.id, d.type, d.items, d.tenant
+    from flyball.digest_item i
+    cross join lateral (
+        select * from flyball.digest h where h.id = i.digest_id and c.claims >= 0 limit 1 for no key update
+    ) d
+    where i.job_id = $1
+) k
+where $2::text is null or k.tenant = $2";
 
 // An equal message that comes later is no duplicate of one that nobody sees.
 pub(super) const WITHDRAW: &str = "
@@ -163,7 +178,7 @@ pub async fn withdraw(
     signed: &Attribution,
 ) -> Result<Option<String>, Error> {
     let mut transaction = db.begin().await?;
-    let kept = query(KEEP_OPEN)
+    let kept = query_planned_anew(KEEP_OPEN)
         .bind(job_id)
         .bind(&signed.identity.tenant)
         .fetch_optional(&mut transaction)
