@@ -2,26 +2,19 @@
 
 use std::sync::Arc;
 
-use super::address::RecipientKey;
 use super::candidate::Origin;
 use super::digest::{Arrival, COALESCED, OpenDigest};
 use super::gate::UnsentReason;
 use super::gates::MessagePlan;
 use super::logged::{GateVerdict, LoggedMessage};
 use super::quiet::COALESCED_MIN;
-use super::replay_state::{DigestId, GateReplay};
-
-/// The recipient and the category of messages that may become one digest when they wake.
-pub(super) type Sleepers = (RecipientKey, String);
-
-/// A message that sleeps.
-pub(super) type Sleeper = (Arc<LoggedMessage>, Origin);
+use super::replay_state::{DigestId, GateReplay, Sleeper, Sleepers};
 
 impl GateReplay {
     /// Wakes a message that slept, and all that become one digest with it: three or more of its
     /// category.
     pub(super) fn wakes(&mut self, message: &Arc<LoggedMessage>) {
-        let sleepers = (message.key, message.args.category.clone());
+        let sleepers: Sleepers = (message.key, message.args.category.clone());
         let Some(asleep) = self.asleep.get_mut(&sleepers) else {
             return;
         };

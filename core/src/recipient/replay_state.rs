@@ -15,7 +15,6 @@ use super::dedup::{DedupClaim, DedupKey};
 use super::digest::{Arrival, COALESCED, DigestOverflow, DigestType, OpenDigest};
 use super::gates::{CapTimes, GatePolicy, GateRows, MessagePlan, cap_lists, plan, verify};
 use super::logged::{GateVerdict, LoggedMessage};
-use super::replay_sleepers::{Sleeper, Sleepers};
 use super::replay_tally::ReplayTally;
 use super::rules::RecipientRules;
 
@@ -42,6 +41,12 @@ pub(super) struct DigestId {
     pub(super) recipient: RecipientKey,
     pub(super) of: Option<String>,
 }
+
+/// The recipient and the category of messages that may become one digest when they wake.
+pub(super) type Sleepers = (RecipientKey, String);
+
+/// A message that sleeps.
+pub(super) type Sleeper = (Arc<LoggedMessage>, Origin);
 
 /// An open digest with what is needed to close it.
 #[derive(Debug)]

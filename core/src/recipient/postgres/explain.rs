@@ -37,8 +37,8 @@ use crate::recipient::gates::{
 use crate::recipient::rules::RecipientRules;
 
 pub(super) const RECORDED: &str = "
-select n.tenant, n.state as delivery, n.reason as why, p.state, p.gate, p.rule, p.reason, p.holds, p.until, p.since, p.planned_at, p.other_job, p.digest_id,
-    s.turn, s.run_at, coalesce(s.run_at > now(), false) as is_later, l.job_id is not null as is_running
+select n.tenant, n.state as delivery, n.reason as why, p.state, p.gate, p.rule, p.reason, p.holds, p.until, p.since, p.planned_at,
+    p.other_job, p.digest_id, s.turn, s.run_at, coalesce(s.run_at > now(), false) as is_later, l.job_id is not null as is_running
 from flyball.notification n
 left join lateral (select * from flyball.message_plan h where h.job_id = n.job_id limit 1) p on true
 left join lateral (select * from flyball.scheduled h where h.job_id = n.job_id limit 1) s on true
