@@ -218,6 +218,39 @@ async fn with_all_accounts_gone_messages_wait_die_at_their_deadline_and_run_agai
     fixture.program.stop().await;
 }
 
+/// Gates look at the deadline before anything else does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_with_gates_that_no_account_took_before_its_deadline_can_run_again() {
+    let fixture = fixture(1, "breaker_failures = 1000", FakeOptions::default()).await;
+    fixture.fake.fail(&sid(1), Fault::Status(500));
+    let sent = fixture
+        .send(1, json!({"category": "billing", "valid_for_s": 3}))
+        .await;
+    eventually("a dead letter", SOON, || async {
+        (fixture.job_state(sent[0]).await == Some(State::Dead)).then_some(())
+    })
+    .await;
+    let (is_unsent, reason): (bool, String) =
+        sqlx::query_as("select unsent, reason from flyball.delivery where job_id = $1")
+            .bind(sent[0])
+            .fetch_one(fixture.database.pool())
+            .await
+            .unwrap();
+    assert!(is_unsent, "{reason}");
+    assert_eq!(
+        reason,
+        "no account of pool sms accepted it before its deadline, 3 s after it was queued"
+    );
+
+    fixture.fake.heal(&sid(1));
+    sqlx::query("select flyball.requeue_unsent('sms')")
+        .execute(fixture.database.pool())
+        .await
+        .unwrap();
+    fixture.all("sent", 1).await;
+    fixture.program.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_throttled_sender_blocks_no_account_and_a_wrong_number_is_no_dead_letter() {
     let fixture = fixture(1, "", FakeOptions::default()).await;

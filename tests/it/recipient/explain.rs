@@ -273,6 +273,31 @@ async fn a_message_that_was_cancelled_while_a_gate_held_it_waits_no_more() {
 }
 
 #[tokio::test]
+async fn a_message_that_expired_and_was_requeued_has_not_ended() {
+    let gates = GatesFixture::new("").await;
+    let (id, plan) = gates.planned(json!({"category": "billing"})).await;
+    assert_eq!(plan, MessagePlan::Send);
+    let record = "insert into flyball.message_plan (job_id, recipient, state, gate, reason)
+        values ($1, flyball.recipient_key('address', '', 'sms', '+15550100'), 'ended', 'deadline', $2)
+        on conflict (job_id) do update set state = 'ended', gate = 'deadline', reason = excluded.reason";
+    let ended = sqlx::query(record).bind(id).bind("expired");
+    ended.execute(gates.fixture.database.pool()).await.unwrap();
+    let found = explained(&gates, id).await;
+    assert!(
+        found.sentence.contains("has passed its gates"),
+        "{}",
+        found.sentence
+    );
+    let ended = found
+        .gates
+        .iter()
+        .any(|step| step.finding == GateFinding::Ended);
+    assert!(!ended, "{:?}", found.gates);
+    let history = gates.gates.check(&asked("billing")).await.unwrap().history;
+    assert_eq!((history[0].id, history[0].gate.as_str()), (id, ""));
+}
+
+#[tokio::test]
 async fn a_message_for_later_says_when_its_gates_look() {
     let gates = GatesFixture::new("").await;
     let hour = jiff::SignedDuration::from_hours(1);

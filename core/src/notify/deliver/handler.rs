@@ -20,7 +20,7 @@ use crate::notify::{BatchStatus, BeginRequest, BegunDelivery, DeliveryState};
 use crate::outbound::apart::apart;
 use crate::outbound::signature::digest_of;
 use crate::providers::{Channel, Pool, Pools, Recipient, now_s};
-use crate::recipient::gate::{AttemptEnd, UnsentReason};
+use crate::recipient::gate::{AttemptEnd, MessageGate, UnsentReason};
 use crate::recipient::gates::MessagePlan;
 use crate::recipient::postgres::{ClaimKey, GateVerdict};
 
@@ -182,6 +182,7 @@ impl NotificationHandler {
             refused: 0,
         };
         let outcome = match verdict.and_then(|verdict| stops(verdict, context)) {
+            Some(GateStop::Late) => late(&mut run, &begun, valid_for).await,
             Some(stop) => run.stop(stop).await,
             None => match run.to.clone() {
                 Some(to) => attempt(&mut run, to, begun, valid_for).await,
@@ -260,9 +261,7 @@ async fn attempt(
         return Ok(Outcome::Done);
     }
     if run.left().is_zero() {
-        return Err(run
-            .expired(begun.last_outcome.as_deref(), valid_for)
-            .await?);
+        return late(run, &begun, valid_for).await;
     }
     let rest = match begun.batch {
         BatchStatus::Paused => Some(PAUSED_WAIT),
@@ -291,6 +290,16 @@ async fn attempt(
     run.send(to, texts).await
 }
 
+/// Ends a message whose deadline has passed.
+async fn late(
+    run: &mut DeliveryRun<'_>,
+    begun: &BegunDelivery,
+    valid_for: Duration,
+) -> Result<Outcome, Outcome> {
+    let last_outcome = begun.last_outcome.as_deref();
+    Err(run.expired(last_outcome, valid_for).await?)
+}
+
 /// Settles what the gates took for a message. A failure leaves the claim to its job, which ends.
 async fn settle(means: &DeliveryServices, claim: Option<ClaimKey>, end: AttemptEnd) {
     let Some(claim) = claim else {
@@ -314,10 +323,13 @@ fn stops(verdict: GateVerdict, context: &Context) -> Option<GateStop> {
                 Duration::try_from(until.duration_since(now)).unwrap_or_default(),
             ))
         }
-        MessagePlan::Ended { reason, rule, .. } => {
+        MessagePlan::Ended { gate, reason, rule } => {
             context.report_cost(0.0);
             context.discount_duration();
-            Some(GateStop::End(reason, rule))
+            Some(match (gate, reason) {
+                (MessageGate::Deadline, UnsentReason::Expired) => GateStop::Late,
+                _ => GateStop::End(reason, rule),
+            })
         }
         _ => None,
     }

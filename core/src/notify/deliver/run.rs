@@ -68,6 +68,8 @@ pub(super) struct DeliveryRun<'a> {
 pub(super) enum GateStop {
     /// It goes later.
     Wait(Duration),
+    /// Its deadline has passed, perhaps because no account was available.
+    Late,
     /// It ends unsent, by this rule.
     End(UnsentReason, String),
 }
@@ -81,6 +83,7 @@ impl DeliveryRun<'_> {
                     delay: delay.max(SHORTEST_HOLD),
                 });
             }
+            GateStop::Late => (UnsentReason::Expired, String::new()),
             GateStop::End(reason, rule) => (reason, rule),
         };
         if reason == UnsentReason::Cancelled {

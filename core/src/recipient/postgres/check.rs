@@ -35,10 +35,12 @@ limit 100";
 
 pub(super) const HISTORY_OF: &str = "
 select p.job_id, n.state, n.category, n.created_at, n.updated_at, case when p.state <> 'sending' then p.until end as until,
-    case when p.state = 'held' and n.state <> 'queued' then '' else p.gate end as gate,
-    case when p.state = 'held' and n.state <> 'queued' then '' else p.rule end as rule
+    case when o.is_over then '' else p.gate end as gate, case when o.is_over then '' else p.rule end as rule
 from (select * from flyball.message_plan h where h.recipient = $1::text::uuid order by h.recipient desc, h.job_id desc limit 20) p
 cross join lateral (select * from flyball.notification v where v.job_id = p.job_id limit 1) n
+cross join lateral (
+    select p.state = 'held' and n.state <> 'queued' or p.state = 'ended' and n.state in ('queued', 'sent', 'delivered', 'bounced') as is_over
+) o
 order by p.job_id desc";
 
 /// A message about which somebody asks before sending it.

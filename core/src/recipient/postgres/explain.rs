@@ -460,6 +460,11 @@ fn record(row: &PgRow, digest: Option<DigestView>) -> Result<Recorded, sqlx::Err
     let delivery: String = row.try_get("delivery")?;
     let (until, run_at) = (time("until")?, time("run_at")?);
     let plan = recorded_plan(row, until, digest.as_ref())?;
+    // One that ended, and was requeued, goes without a new record.
+    let plan = plan.filter(|plan| match plan {
+        MessagePlan::Ended { reason, .. } => delivery == state_of(*reason),
+        _ => true,
+    });
     let is_later: bool = row.try_get("is_later")?;
     let turn: Option<i16> = row.try_get("turn")?;
     let is_to_be_planned = turn.is_some_and(|turn| turn < 0);
@@ -490,6 +495,14 @@ fn record(row: &PgRow, digest: Option<DigestView>) -> Result<Recorded, sqlx::Err
         digest,
         delivery,
     })
+}
+
+/// Returns the state of the delivery of a message that ended for a reason.
+fn state_of(reason: UnsentReason) -> &'static str {
+    match reason {
+        UnsentReason::Cancelled | UnsentReason::Expired => "failed",
+        reason => reason.as_str(),
+    }
 }
 
 /// Returns a plan in the form in which the gates made it.
