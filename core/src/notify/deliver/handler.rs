@@ -135,7 +135,8 @@ impl NotificationHandler {
             return Ok(Outcome::Done);
         }
         if begun.batch == BatchStatus::Cancelled {
-            settle(means, claim, AttemptEnd::Unsent).await;
+            let end = after(begun.was_ambiguous, AttemptEnd::Unsent);
+            settle(means, claim, end).await;
             return Ok(Outcome::Cancelled);
         }
         if policy == OnAmbiguous::Dead && begun.is_doubtful() {
@@ -198,13 +199,10 @@ impl NotificationHandler {
                 AttemptEnd::Ambiguous
             }
             Err(Outcome::Retry { .. }) if !is_last => AttemptEnd::Retried,
-            Err(Outcome::Retry { .. } | Outcome::Dead { .. }) => match was_ambiguous {
-                true => AttemptEnd::Ambiguous,
-                false => AttemptEnd::Unsent,
-            },
+            Err(Outcome::Retry { .. } | Outcome::Dead { .. }) => AttemptEnd::Unsent,
             _ => run.end,
         };
-        settle(means, claim, end).await;
+        settle(means, claim, after(was_ambiguous, end)).await;
         outcome
     }
 
@@ -298,6 +296,14 @@ async fn late(
 ) -> Result<Outcome, Outcome> {
     let last_outcome = begun.last_outcome.as_deref();
     Err(run.expired(last_outcome, valid_for).await?)
+}
+
+/// Returns the end of an attempt after others, of which one may have sent the message.
+fn after(was_ambiguous: bool, end: AttemptEnd) -> AttemptEnd {
+    match end {
+        AttemptEnd::Unsent if was_ambiguous => AttemptEnd::Ambiguous,
+        end => end,
+    }
 }
 
 /// Settles what the gates took for a message. A failure leaves the claim to its job, which ends.
