@@ -57,7 +57,7 @@ pub use acquire::{
 pub use admission::{is_admission, is_of_admission};
 pub use api_limit::{ApiLimit, OWN_API};
 pub use caller_knobs::CallerKnobs;
-pub use cost::{check_cost, check_settled, check_wanted};
+pub use cost::{believed_cost, check_cost, check_settled, check_wanted, first_shared};
 pub use file::KnobsFile;
 pub use held::{HeldKeys, KeyBacklog, OverQuotaKey, SlowestKey};
 pub use holds::{GUEST, MAX_HOLDERS};
@@ -71,7 +71,9 @@ pub use name::Name;
 pub use notes::{Notes, NotesSnapshot};
 pub use pattern_store::PatternStore;
 pub use rate_limit::RateLimit;
-pub use refusal::{KeyOutcomes, KeyState, MAX_PAUSE, Quota, RefusalEffect, UpstreamRefusal};
+pub use refusal::{
+    KeyOutcomes, KeyState, MAX_PAUSE, Quota, RefusalEffect, SHARED_PAUSE_MAX, UpstreamRefusal,
+};
 pub use rules::KnobProblem;
 pub use scope::Scope;
 pub use seed::seed;

@@ -8,6 +8,10 @@ use crate::throttle::{Name, learned};
 /// The longest pause of a key that a person or a handler may request: 30 days.
 pub const MAX_PAUSE: Duration = Duration::from_secs(30 * 86_400);
 
+/// The longest pause that a program of a tenant can ask for at a throttle that is not its tenant's,
+/// where others may work under the same key: ten minutes with the jitter of a tenth.
+pub const SHARED_PAUSE_MAX: Duration = Duration::from_secs(545);
+
 /// The longest stored pause of a key, in milliseconds (31 days).
 pub const MAX_PAUSE_MS: u128 = 31 * 86_400_000;
 

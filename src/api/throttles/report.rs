@@ -2,7 +2,6 @@
 //! other servers, and how work ended that a throttle watches.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::extract::{Path, Request, State};
 use axum::{Extension, Json};
@@ -20,16 +19,10 @@ use crate::api::http::remaining::remaining;
 use crate::api::jobs::input::{COST_MAX, KEY_BYTES_MAX, SPAN_MAX_S};
 use crate::api::throttles::acquire::WANT_MAX;
 use crate::api::work::endings::ERROR_BYTES_MAX;
-use crate::throttle::tenant::is_made_by;
-use crate::throttle::tree::MAX_LEVELS;
 use crate::throttle::{
-    KeyOutcomes, LaneRequest, MAX_PAUSE, Name, Quota, Scope, UpstreamRefusal, check_cost,
-    check_settled,
+    KeyOutcomes, LaneRequest, MAX_PAUSE, Name, Quota, SHARED_PAUSE_MAX, Scope, UpstreamRefusal,
+    check_cost, check_settled, first_shared,
 };
-
-/// The longest pause that the token of a tenant can ask for at a throttle that is not its tenant's,
-/// where others may work under the same key: ten minutes with the jitter of a tenth.
-const SHARED_PAUSE_MAX: Duration = Duration::from_secs(545);
 
 /// The reason of a refusal that gives none.
 const UNEXPLAINED: &str = "a program reported that its server asked to slow down";
@@ -379,20 +372,14 @@ async fn may_give_back(
     let Some(tenant) = &caller.tenant else {
         return Ok(());
     };
-    let (mut seen, mut next) = (Vec::new(), Some(throttle.clone()));
-    while let Some(name) = next.filter(|name| !seen.contains(name) && seen.len() < MAX_LEVELS) {
-        if !is_made_by(name.as_str(), tenant) {
-            let detail = format!(
-                "token {} is bound to tenant {tenant} and gives no tokens back to throttle {name}, which is not the tenant's own; allowed: throttles tenant:{tenant}/<name> without a parent that others share",
-                caller.token_name()
-            );
-            return Err(Problem::new(Code::NotAllowed, detail));
-        }
-        let status = state.throttles.status(&name).await?;
-        next = status.and_then(|status| status.knobs.parent);
-        seen.push(name);
-    }
-    Ok(())
+    let Some(name) = first_shared(&*state.throttles, throttle, tenant).await? else {
+        return Ok(());
+    };
+    let detail = format!(
+        "token {} is bound to tenant {tenant} and gives no tokens back to throttle {name}, which is not the tenant's own; allowed: throttles tenant:{tenant}/<name> without a parent that others share",
+        caller.token_name()
+    );
+    Err(Problem::new(Code::NotAllowed, detail))
 }
 
 /// Refuses a throttle that does not exist: nothing would read what is noted about its keys.

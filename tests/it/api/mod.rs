@@ -38,4 +38,5 @@ mod tokens_fixture;
 mod tokens_for_programs;
 mod work;
 mod work_contention;
+mod work_of_tenants;
 mod work_timeouts;

@@ -305,7 +305,7 @@ impl Brokers {
             return Err(self.lost());
         };
         let shared = self.any_broker(&held.offer).await?;
-        let ended = leases::end(&shared, held, end, lease.tenant.is_some()).await;
+        let ended = leases::end(&shared, held, end, lease.tenant.as_deref()).await;
         match ended {
             Err(RemoteError::LeaseLost) => Err(self.lost()),
             ended => ended,

@@ -9,11 +9,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::jobs::postgres::HeldLease;
 use crate::jobs::remote::{RemoteEnd, RemoteError};
-use crate::jobs::{Context, Ending, Finish, JobInfo, Outcome, State};
+use crate::jobs::{Context, Ending, Finish, JobInfo, Outcome, Scope, State};
 use crate::runner::ending::ending_of;
 use crate::runner::execute::{Attempted, account};
 use crate::runner::running::RunId;
 use crate::runner::shared::{WorkerContext, bounded};
+use crate::throttle::tenant::tenant_of;
+use crate::throttle::{Name, SHARED_PAUSE_MAX, believed_cost};
 
 /// The leases whose ends this process is judging. A refusal is reported to the throttles before the
 /// fence decides, because the ending depends on their answer, so equal reports must not meet.
@@ -41,12 +43,13 @@ impl Drop for EndingLease<'_> {
     }
 }
 
-/// Ends an attempt under its lease; returns the state of the job after it.
+/// Ends an attempt under its lease, which a worker of this tenant holds; returns the state of the
+/// job after it.
 pub(super) async fn end(
     shared: &Arc<WorkerContext>,
     held: HeldLease,
     end: RemoteEnd,
-    is_untrusted: bool,
+    tenant: Option<&str>,
 ) -> Result<State, RemoteError> {
     let (info, lane_id) = (Arc::new(JobInfo::from(&held.job)), held.lane_id);
     let context = Context::new(
@@ -56,15 +59,24 @@ pub(super) async fn end(
         shared.checkpoints.clone(),
     );
     if let Some(cost) = end.cost.or(held.real_cost) {
-        context.report_cost(cost);
+        context.report_cost(match tenant {
+            Some(tenant) => believed(shared, &info, tenant, cost).await,
+            None => cost,
+        });
     }
-    if is_untrusted {
+    if tenant.is_some() {
         context.report_untrusted();
     }
     let known = shared.runs.get(&info.kind).cloned();
     let handler = known.as_ref().map(|known| &*known.handler);
     let is_refused = end.outcome.is_refusal();
-    let ending = match end.outcome {
+    let is_shared = tenant.is_some() && tenant_of(&info.throttle) != tenant;
+    let outcome = if is_shared {
+        of_key_alone(end.outcome)
+    } else {
+        end.outcome
+    };
+    let ending = match outcome {
         Outcome::Done => Ending::Completed,
         outcome => ending_of(shared, &info, lane_id, outcome, None, handler).await,
     };
@@ -108,6 +120,34 @@ pub(super) async fn end(
     Ok(state_after(&ending, held.is_cancelled))
 }
 
+/// Returns the real cost that counts of those that a worker of a tenant reports, which must neither
+/// stop a throttle that others share nor lift its limit; the charge if the throttle cannot be read.
+async fn believed(shared: &WorkerContext, job: &JobInfo, tenant: &str, reported: f64) -> f64 {
+    let Ok(throttle) = Name::new(job.throttle.clone()) else {
+        return job.cost;
+    };
+    let believed = believed_cost(&*shared.throttles, &throttle, tenant, job.cost, reported).await;
+    believed.unwrap_or_else(|error| {
+        tracing::debug!(job.id, %error, "the real cost of a job of a tenant does not count");
+        job.cost
+    })
+}
+
+/// Returns an outcome whose refusal concerns the key of the job alone, for a short time, and teaches
+/// no rate: others may work under the same key.
+fn of_key_alone(outcome: Outcome) -> Outcome {
+    match outcome {
+        Outcome::Throttled { delay, error, .. } | Outcome::Overloaded { delay, error, .. } => {
+            Outcome::Overloaded {
+                scope: Scope::Key,
+                delay: delay.map(|delay| delay.min(SHARED_PAUSE_MAX)),
+                error,
+            }
+        }
+        other => other,
+    }
+}
+
 /// Frees the slot of a job that ended; returns false if another process counts it.
 fn release(shared: &WorkerContext, run: (i64, i64)) -> bool {
     let counted = shared.broker.as_ref().and_then(|broker| broker.ended(run));
@@ -132,7 +172,27 @@ fn state_after(ending: &Ending, is_cancelled: bool) -> State {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+
+    #[test]
+    fn a_refusal_in_a_shared_throttle_concerns_its_key_and_is_short() {
+        let refusal = |delay_s: u64| Outcome::Throttled {
+            scope: Scope::Account,
+            delay: Some(Duration::from_secs(delay_s)),
+            error: "429".to_owned(),
+        };
+        for (named, counted) in [(86_400, SHARED_PAUSE_MAX), (5, Duration::from_secs(5))] {
+            let expected = Outcome::Overloaded {
+                scope: Scope::Key,
+                delay: Some(counted),
+                error: "429".to_owned(),
+            };
+            assert_eq!(of_key_alone(refusal(named)), expected);
+        }
+        assert_eq!(of_key_alone(Outcome::Done), Outcome::Done);
+    }
 
     #[test]
     fn one_end_of_a_lease_is_judged_at_a_time() {
