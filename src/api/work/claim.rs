@@ -319,6 +319,14 @@ async fn check(queue: &Queue, caller: &Caller, offer: &RemoteOffer) -> Result<()
         );
         errors.body("/throttles", message);
     }
+    // An offer without throttles is for all of them.
+    if offer.throttles.is_empty() && leave.throttles.is_some() {
+        let message = format!(
+            "token {} may work for no throttle, because its throttles are an empty list",
+            caller.token_name()
+        );
+        errors.body("/throttles", message);
+    }
     if errors.is_empty() {
         Ok(())
     } else {

@@ -1,4 +1,4 @@
-//! Workers of a tenant: what they report harms nobody else.
+//! Workers of a tenant: which jobs they get, and that their reports harm nobody else.
 
 use flyball::api::{AuthToken, TokenSecret};
 use jiff::Timestamp;
@@ -100,5 +100,23 @@ async fn a_refusal_by_a_worker_of_a_tenant_pauses_no_more_than_the_key_of_a_shar
     let until: Timestamp = until.expect("the key waits").parse().unwrap();
     let left = until.as_second() - flyball::api::clock::now().as_second();
     assert!((1..=600).contains(&left), "{left} s: {lane}");
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn a_token_whose_list_of_throttles_is_empty_claims_nothing() {
+    let world = WorkFixture::with(vec![
+        token("none", Some("acme"), &["render"], &[]),
+        AuthToken::new(TokenSecret::new(secret("root"))),
+    ])
+    .await;
+
+    let wanted = json!({"worker": "w", "kinds": ["render"], "wait_s": 0});
+    let (status, answer) = world
+        .post_as(&secret("none"), "/api/v1/claim", &wanted)
+        .await;
+
+    assert_eq!((status, &answer["code"]), (403, &json!("not_allowed")));
+    assert_eq!(answer["errors"][0]["pointer"], "/throttles", "{answer}");
     world.stop().await;
 }
