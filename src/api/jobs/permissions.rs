@@ -19,6 +19,9 @@ use crate::notify::recipient::KIND as NOTIFICATION;
 /// The kind of the jobs that call webhooks.
 const HTTP: &str = "http";
 
+/// The end of the name of a pool's throttle whose keys are its accounts.
+const ACCOUNTS: &str = ":accounts";
+
 /// Accepts the jobs, or lists each that the token may not enqueue; with `is_batch` the pointers
 /// hold the index of the job.
 pub async fn check(
@@ -125,9 +128,30 @@ async fn errors_of(
                     "token {token} may not enqueue jobs to throttle {throttle}; allowed: {allowed}"
                 ),
             );
+        } else if names_throttle && belongs_to_pool(state, job) {
+            let (token, throttle) = (caller.token_name(), &job.throttle);
+            errors.body(
+                format!("{at}/throttle"),
+                format!(
+                    "token {token} may not enqueue this job to throttle {throttle}, which belongs to a pool and takes its messages; other jobs need the scope admin there"
+                ),
+            );
         }
     }
     Ok(errors)
+}
+
+/// Returns true if the throttle of a job belongs to a pool whose message the job is not. A refusal by
+/// the server of such a job would pause messages of others, or an account. `flyball.is_of_pool` tells
+/// the same to SQL.
+fn belongs_to_pool(state: &JobsState, job: &NewJob) -> bool {
+    state.account_pools.iter().any(|pool| {
+        match job.throttle.strip_prefix(pool.pool().name.as_str()) {
+            Some("") => job.kind != NOTIFICATION,
+            Some(rest) => rest == ACCOUNTS,
+            None => false,
+        }
+    })
 }
 
 /// Accepts a change of a job of a kind that the token may enqueue; new arguments are those that it

@@ -11,6 +11,7 @@ mod hostile_clients;
 pub mod issuer;
 mod job_fields;
 mod jobs;
+mod jobs_in_pools;
 mod jwks;
 mod jwt;
 mod limits;

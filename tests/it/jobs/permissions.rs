@@ -212,6 +212,54 @@ async fn whoever_may_only_enqueue_gains_nothing_from_the_functions_behind_the_en
 }
 
 #[tokio::test]
+async fn the_throttles_of_a_pool_take_other_jobs_than_messages_from_operators_alone() {
+    let fixture = RolesFixture::new().await;
+    fixture
+        .owner("insert into flyball.knobs (throttle, fields) select t, '{}' from unnest(array['sms', 'sms:accounts', 'shop:accounts']) t")
+        .await;
+    let shop = fixture.role("web");
+    fixture
+        .owner(&format!(
+            "insert into flyball.producer (role, tenant) values ('{shop}', 'shop')"
+        ))
+        .await;
+    for sql in [
+        "select flyball.enqueue('http', throttle => 'sms', key => 'bank')",
+        "select flyball.enqueue('http', throttle => 'sms', unique_key => 'a')",
+        "select flyball.enqueue('http', throttle => 'sms:accounts', key => 'main')",
+        "select flyball.enqueue('notification', throttle => 'sms:accounts', key => 'main')",
+        r#"select flyball.enqueue_many('[{"kind": "http"}, {"kind": "http", "throttle": "sms"}]')"#,
+        r#"select flyball.enqueue_many('[{"kind": "notification", "throttle": "sms:accounts"}]')"#,
+        r#"select flyball.create_group('{"kind": "http", "throttle": "sms"}')"#,
+    ] {
+        for role in ["web", "bank"] {
+            let refused = fixture.as_role(role, sql).await;
+            let (code, message) = refused.unwrap_or_else(|| panic!("{sql} went through"));
+            assert_eq!(code, "42501", "{sql}: {message}");
+            assert!(message.contains("belongs to a pool"), "{message}");
+        }
+        assert_eq!(fixture.as_role("owner", sql).await, None, "{sql}");
+    }
+    for sql in [
+        "select flyball.schedule('nightly', '@daily', 'http', throttle => 'sms')",
+        "insert into flyball.cron (name, expression, time_zone, kind, throttle) values ('a', '@daily', 'UTC', 'http', 'sms:accounts')",
+    ] {
+        let (code, message) = fixture.as_role("planner", sql).await.expect(sql);
+        assert_eq!(code, "42501", "{sql}: {message}");
+    }
+    for sql in [
+        "select flyball.enqueue('notification', throttle => 'sms')",
+        r#"select flyball.enqueue_many('[{"kind": "notification", "throttle": "sms"}, {"kind": "http"}]')"#,
+        "select flyball.enqueue('http', throttle => 'shop:accounts')",
+        r#"select flyball.enqueue_many('[{"kind": "http", "throttle": "shop:accounts"}]')"#,
+    ] {
+        for role in ["web", "bank"] {
+            assert_eq!(fixture.as_role(role, sql).await, None, "{sql}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn nobody_rewrites_holds_up_or_hijacks_a_job_by_knowing_its_unique_key() {
     let fixture = RolesFixture::new().await;
     let bank = "select flyball.enqueue('http', '{\"url\": \"https://bank.example/\"}', throttle => 'hooks', unique_key => 'invoice-1')";

@@ -1,0 +1,72 @@
+-- Chapter 48: jobs stay out of the lanes of others that the producer does not name.
+
+-- The throttles of pools take messages, and jobs of other kinds from operators alone. A job of the kind http goes to a
+-- server of its producer's choice, and a refusal by that server pauses the lane of the job. In the throttle of a pool
+-- that is the lane of a tenant's messages, and in the one of its accounts an account.
+create function flyball.is_of_pool(throttle text) returns boolean
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set standard_conforming_strings = on as $$
+begin
+    return exists (select from flyball.knobs b where b.throttle = is_of_pool.throttle || ':accounts')
+        or right(is_of_pool.throttle, 9) = ':accounts'
+            and exists (select from flyball.knobs b where b.throttle = left(is_of_pool.throttle, -9));
+end $$;
+
+do $migration$
+declare
+    change record;
+    body   text;
+begin
+    for change in
+        select v.name::regproc as name, v.was, v.becomes
+        from (values
+        ('flyball.check_job',
+            $t$        message := format('%s belongs to another tenant; name one of your own, or one that no tenant owns', to_json(throttle));
+        return;
+$t$,
+            $t$        message := format('%s belongs to another tenant; name one of your own, or one that no tenant owns', to_json(throttle));
+        return;
+    elsif not trusted and (kind <> 'notification' or right(throttle, 9) = ':accounts') and flyball.is_of_pool(throttle) then
+        code := '42501';
+        message := format('%s belongs to a pool, in which only operators may enqueue jobs other than its messages; name one of your own',
+            to_json(throttle));
+        return;
+$t$),
+
+        -- The conditions under which no job is checked by itself.
+        ('flyball.enqueue',
+            $t$                and not flyball.is_of_admission(throttle)
+$t$,
+            $t$                and not flyball.is_of_admission(throttle)
+                and right(throttle, 9) <> ':accounts'
+                and (kind = 'notification' or not exists (select from flyball.knobs b where b.throttle = throttle || ':accounts'))
+$t$),
+        ('flyball.enqueue_rows_as',
+            $t$        and 512 >= all (select octet_length(k) from unnest(keys) as k)
+$t$,
+            $t$        and (trusted or not exists (
+            select from (select distinct unnest(throttles) as name) as t
+            where right(t.name, 9) = ':accounts'
+                or not 'notification' = all (kinds) and exists (select from flyball.knobs b where b.throttle = t.name || ':accounts' offset 0)))
+        and 512 >= all (select octet_length(k) from unnest(keys) as k)
+$t$),
+
+        ('flyball.check_author',
+            $t$    elsif flyball.throttle_tenant(new.throttle) <> flyball.caller_tenant() and not flyball.is_operator() then
+$t$,
+            $t$    elsif not flyball.is_operator() and (new.kind <> 'notification' or right(new.throttle, 9) = ':accounts')
+        and flyball.is_of_pool(new.throttle)
+    then
+        raise exception using errcode = '42501', column = 'throttle', hint = 'No schedule was changed.',
+            message = format('schedule: throttle: %s belongs to a pool, in which only operators may enqueue jobs other than its messages; name one of your own',
+                to_json(new.throttle));
+    elsif flyball.throttle_tenant(new.throttle) <> flyball.caller_tenant() and not flyball.is_operator() then
+$t$)
+        ) as v(name, was, becomes)
+    loop
+        body := pg_get_functiondef(change.name);
+        if length(body) - length(replace(body, change.was, '')) <> length(change.was) then
+            raise exception 'flyball: % does not contain exactly once: %', change.name, change.was;
+        end if;
+        execute replace(body, change.was, change.becomes);
+    end loop;
+end $migration$;

@@ -1,0 +1,124 @@
+//! Jobs in the throttles of pools: who may enqueue them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use flyball::api::{AuthToken, TokenScope, TokenSecret};
+use flyball::jobs::{Job, Outcome};
+use flyball::notify::NotificationHandler;
+use flyball::providers::pool::AccountPool;
+use flyball::providers::{Pools, Provider};
+use flyball::throttle::{Notes, Store};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use super::notifications::fixture::pool;
+use super::tokens_fixture::{ADMIN, leave, secret};
+use crate::support::api_server::ApiServer;
+use crate::support::fixture::Fixture;
+use crate::support::{patient_store, redis_prefix};
+
+/// A server with the pool `mail`, an administrator, and the tokens `shop` of no tenant and `acme` of
+/// a tenant.
+async fn server() -> ApiServer {
+    let store = Arc::new(patient_store(&redis_prefix()).await);
+    let (as_store, notes): (Arc<dyn Store>, Arc<dyn Notes>) = (store.clone(), store.clone());
+    let (sender, _changes) = tokio::sync::mpsc::unbounded_channel();
+    let mail = || pool("mail", Provider::Mailgun, &["a1"]);
+    let accounts = AccountPool::open(mail().1, as_store, notes, sender).unwrap();
+    let pools = Arc::new(Pools(BTreeMap::from([mail()])));
+    let fixture = Fixture::on(store).await;
+    for kind in ["http", "notification"] {
+        fixture.register(kind).await;
+    }
+    let scopes = leave(&[
+        TokenScope::JobsEnqueue,
+        TokenScope::NotifySend,
+        TokenScope::OpsWrite,
+    ]);
+    let token = |name: &str, tenant| {
+        AuthToken::of(name, tenant, scopes.clone(), TokenSecret::new(secret(name)))
+    };
+    let tokens = [
+        AuthToken::new(TokenSecret::new(ADMIN)),
+        token("shop", None),
+        token("acme", Some("acme")),
+    ];
+    ApiServer::start(fixture, |deps| {
+        deps.kinds
+            .register_fn("http", |_: Job, _| async { Outcome::Done });
+        deps.kinds.register(
+            "notification",
+            NotificationHandler::new(pools.clone(), None),
+        );
+        deps.account_pools = vec![accounts];
+        deps.pools = pools;
+        deps.tokens = tokens.into_iter().collect();
+    })
+    .await
+}
+
+async fn send(
+    server: &ApiServer,
+    token: &str,
+    method: Method,
+    path: &str,
+    body: &Value,
+) -> (u16, Value) {
+    let request = server.request(method, path).bearer_auth(token).json(body);
+    let answer = request.send().await.unwrap();
+    (answer.status().as_u16(), answer.json().await.unwrap())
+}
+
+#[tokio::test]
+async fn only_administrators_enqueue_other_jobs_than_messages_in_the_throttles_of_a_pool() {
+    let server = server().await;
+    let http = |throttle: &str| json!({"kind": "http", "throttle": throttle, "key": "a1"});
+    for name in ["shop", "acme"] {
+        let token = secret(name);
+        let waiting = json!({"kind": "http", "throttle": "hooks"});
+        let (status, made) = send(&server, &token, Method::POST, "/api/v1/jobs", &waiting).await;
+        assert_eq!(status, 201, "{made}");
+        let waiting = format!("/api/v1/jobs/{}", made["id"]);
+        for throttle in ["mail", "mail:accounts"] {
+            let job = http(throttle);
+            for (method, path, body, pointer) in [
+                (Method::POST, "/api/v1/jobs", job.clone(), "/throttle"),
+                (
+                    Method::POST,
+                    "/api/v1/jobs/batch",
+                    json!([http("hooks"), job]),
+                    "/1/throttle",
+                ),
+                (
+                    Method::POST,
+                    "/api/v1/groups",
+                    json!({"callback": job}),
+                    "/callback/throttle",
+                ),
+                (
+                    Method::PATCH,
+                    waiting.as_str(),
+                    json!({"throttle": throttle}),
+                    "/throttle",
+                ),
+            ] {
+                let (status, answer) = send(&server, &token, method, path, &body).await;
+                assert_eq!(
+                    (status, &answer["code"], &answer["errors"][0]["pointer"]),
+                    (403, &json!("not_allowed"), &json!(pointer)),
+                    "{name}, {path}, {throttle}: {answer}"
+                );
+                let message = answer["errors"][0]["message"].as_str().unwrap();
+                assert!(message.contains("belongs to a pool"), "{message}");
+            }
+        }
+    }
+
+    let message = json!({"kind": "notification", "throttle": "mail",
+        "args": {"channel": "email", "to": "ada@example.com", "subject": "Hello", "body": "Hello"}});
+    for (token, job) in [(secret("shop"), message), (ADMIN.to_owned(), http("mail"))] {
+        let (status, answer) = send(&server, &token, Method::POST, "/api/v1/jobs", &job).await;
+        assert_eq!(status, 201, "{answer}");
+    }
+}
