@@ -32,18 +32,44 @@ $t$,
         return;
 $t$),
 
+        -- The calls of webhooks have lanes by tenant or host.
+        ('flyball.check_job',
+            $t$                        else format('is %s bytes long; at most 512 are allowed', octet_length(key)) end;
+        return;
+$t$,
+            $t$                        else format('is %s bytes long; at most 512 are allowed', octet_length(key)) end;
+        return;
+    elsif not trusted and throttle = 'webhooks' and key not in ('', flyball.caller_tenant()) then
+        code := '42501';
+        message := 'names the calls of others in throttle "webhooks"; leave it out, or name a throttle of your own';
+        return;
+$t$),
+        -- By HTTP the tenant of the caller is given, and its rights are those of the owner.
+        ('flyball.update',
+            $t$    for i in 1..20 loop
+$t$,
+            $t$    if (throttle is not null or key is not null) and coalesce(throttle, old.throttle) = 'webhooks'
+        and coalesce(key, old.key) not in ('', tenant)
+    then
+        raise exception using errcode = '22023', column = 'key', hint = 'Nothing was changed.',
+            message = 'update: key: names the calls of others in throttle "webhooks"; leave it empty, or name a throttle of your own';
+    end if;
+
+    for i in 1..20 loop
+$t$),
+
         -- The conditions under which no job is checked by itself.
         ('flyball.enqueue',
             $t$                and not flyball.is_of_admission(throttle)
 $t$,
             $t$                and not flyball.is_of_admission(throttle)
-                and right(throttle, 9) <> ':accounts'
+                and right(throttle, 9) <> ':accounts' and (throttle <> 'webhooks' or key = '')
                 and (kind = 'notification' or not exists (select from flyball.knobs b where b.throttle = throttle || ':accounts'))
 $t$),
         ('flyball.enqueue_rows_as',
             $t$        and 512 >= all (select octet_length(k) from unnest(keys) as k)
 $t$,
-            $t$        and (trusted or not exists (
+            $t$        and (trusted or 'webhooks' <> all (throttles) and not exists (
             select from (select distinct unnest(throttles) as name) as t
             where right(t.name, 9) = ':accounts'
                 or not 'notification' = all (kinds) and exists (select from flyball.knobs b where b.throttle = t.name || ':accounts' offset 0)))

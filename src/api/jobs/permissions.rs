@@ -137,6 +137,17 @@ async fn errors_of(
                 ),
             );
         }
+        // The calls of webhooks have lanes by tenant or host.
+        if names_throttle
+            && job.throttle == WEBHOOKS
+            && !job.key.is_empty()
+            && caller.tenant.as_deref() != Some(&*job.key)
+        {
+            let message = format!(
+                "names the calls of others in throttle {WEBHOOKS}; leave it out, or name a throttle of your own"
+            );
+            errors.body(format!("{at}/key"), message);
+        }
     }
     Ok(errors)
 }

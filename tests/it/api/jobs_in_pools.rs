@@ -1,4 +1,4 @@
-//! Jobs in the throttles of pools: who may enqueue them.
+//! Jobs in the throttles of pools and webhooks, where others have lanes: who may enqueue them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -70,6 +70,13 @@ async fn send(
     (answer.status().as_u16(), answer.json().await.unwrap())
 }
 
+/// Enqueues a job; returns its path.
+async fn made(server: &ApiServer, token: &str, job: &Value) -> String {
+    let (status, answer) = send(server, token, Method::POST, "/api/v1/jobs", job).await;
+    assert_eq!(status, 201, "{answer}");
+    format!("/api/v1/jobs/{}", answer["id"])
+}
+
 #[tokio::test]
 async fn only_administrators_enqueue_other_jobs_than_messages_in_the_throttles_of_a_pool() {
     let server = server().await;
@@ -77,9 +84,7 @@ async fn only_administrators_enqueue_other_jobs_than_messages_in_the_throttles_o
     for name in ["shop", "acme"] {
         let token = secret(name);
         let waiting = json!({"kind": "http", "throttle": "hooks"});
-        let (status, made) = send(&server, &token, Method::POST, "/api/v1/jobs", &waiting).await;
-        assert_eq!(status, 201, "{made}");
-        let waiting = format!("/api/v1/jobs/{}", made["id"]);
+        let waiting = made(&server, &token, &waiting).await;
         for throttle in ["mail", "mail:accounts"] {
             let job = http(throttle);
             for (method, path, body, pointer) in [
@@ -118,7 +123,42 @@ async fn only_administrators_enqueue_other_jobs_than_messages_in_the_throttles_o
     let message = json!({"kind": "notification", "throttle": "mail",
         "args": {"channel": "email", "to": "ada@example.com", "subject": "Hello", "body": "Hello"}});
     for (token, job) in [(secret("shop"), message), (ADMIN.to_owned(), http("mail"))] {
-        let (status, answer) = send(&server, &token, Method::POST, "/api/v1/jobs", &job).await;
-        assert_eq!(status, 201, "{answer}");
+        made(&server, &token, &job).await;
     }
+}
+
+#[tokio::test]
+async fn nobody_but_administrators_enters_the_lane_of_the_calls_of_others() {
+    let server = server().await;
+    let job = |key: &str| json!({"kind": "http", "throttle": "webhooks", "key": key});
+    for token in [secret("shop"), secret("acme")] {
+        let path = "/api/v1/jobs";
+        let (status, answer) = send(&server, &token, Method::POST, path, &job("zeta")).await;
+        assert_eq!(
+            (status, &answer["errors"][0]["pointer"]),
+            (403, &json!("/key")),
+            "{answer}"
+        );
+        made(&server, &token, &job("")).await;
+    }
+    made(&server, ADMIN, &job("zeta")).await;
+
+    let acme = secret("acme");
+    let own = made(&server, &acme, &job("acme")).await;
+    let other = json!({"kind": "http", "throttle": "hooks", "key": "zeta"});
+    let other = made(&server, &acme, &other).await;
+    for (path, change) in [
+        (&own, json!({"key": "zeta"})),
+        (&other, json!({"throttle": "webhooks"})),
+    ] {
+        let (status, answer) = send(&server, &acme, Method::PATCH, path, &change).await;
+        assert_eq!(
+            (status, &answer["errors"][0]["pointer"]),
+            (422, &json!("/key")),
+            "{answer}"
+        );
+    }
+    let change = json!({"throttle": "webhooks", "key": "acme"});
+    let (status, answer) = send(&server, &acme, Method::PATCH, &other, &change).await;
+    assert_eq!(status, 200, "{answer}");
 }

@@ -260,6 +260,35 @@ async fn the_throttles_of_a_pool_take_other_jobs_than_messages_from_operators_al
 }
 
 #[tokio::test]
+async fn nobody_but_operators_enters_the_lane_of_the_calls_of_others() {
+    let fixture = RolesFixture::new().await;
+    fixture
+        .owner(&format!(
+            "insert into flyball.producer (role, tenant) values ('{}', 'shop')",
+            fixture.role("web")
+        ))
+        .await;
+    for sql in [
+        "select flyball.enqueue('http', throttle => 'webhooks', key => 'bank')",
+        r#"select flyball.enqueue_many('[{"kind": "http", "throttle": "webhooks", "key": "bank"}]')"#,
+    ] {
+        for role in ["web", "bank"] {
+            let refused = fixture.as_role(role, sql).await;
+            let (code, message) = refused.unwrap_or_else(|| panic!("{sql} went through"));
+            assert_eq!(code, "42501", "{sql}: {message}");
+            assert!(message.contains("names the calls of others"), "{message}");
+        }
+        assert_eq!(fixture.as_role("owner", sql).await, None, "{sql}");
+    }
+    for sql in [
+        "select flyball.enqueue('http', throttle => 'webhooks', key => 'shop')",
+        "select flyball.enqueue('http', throttle => 'webhooks')",
+    ] {
+        assert_eq!(fixture.as_role("web", sql).await, None, "{sql}");
+    }
+}
+
+#[tokio::test]
 async fn nobody_rewrites_holds_up_or_hijacks_a_job_by_knowing_its_unique_key() {
     let fixture = RolesFixture::new().await;
     let bank = "select flyball.enqueue('http', '{\"url\": \"https://bank.example/\"}', throttle => 'hooks', unique_key => 'invoice-1')";
