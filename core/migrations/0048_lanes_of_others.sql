@@ -25,6 +25,10 @@ begin
 $t$,
             $t$        message := format('%s belongs to another tenant; name one of your own, or one that no tenant owns', to_json(throttle));
         return;
+    elsif not trusted and throttle = 'flyball:alerts' then
+        code := '42501';
+        message := format('%s sends the alerts of Flyball itself, and only operators may enqueue in it; name one of your own', to_json(throttle));
+        return;
     elsif not trusted and (kind <> 'notification' or right(throttle, 9) = ':accounts') and flyball.is_of_pool(throttle) then
         code := '42501';
         message := format('%s belongs to a pool, in which only operators may enqueue jobs other than its messages; name one of your own',
@@ -63,13 +67,13 @@ $t$),
             $t$                and not flyball.is_of_admission(throttle)
 $t$,
             $t$                and not flyball.is_of_admission(throttle)
-                and right(throttle, 9) <> ':accounts' and (throttle <> 'webhooks' or key = '')
+                and right(throttle, 9) <> ':accounts' and throttle <> 'flyball:alerts' and (throttle <> 'webhooks' or key = '')
                 and (kind = 'notification' or not exists (select from flyball.knobs b where b.throttle = throttle || ':accounts'))
 $t$),
         ('flyball.enqueue_rows_as',
             $t$        and 512 >= all (select octet_length(k) from unnest(keys) as k)
 $t$,
-            $t$        and (trusted or 'webhooks' <> all (throttles) and not exists (
+            $t$        and (trusted or 'webhooks' <> all (throttles) and 'flyball:alerts' <> all (throttles) and not exists (
             select from (select distinct unnest(throttles) as name) as t
             where right(t.name, 9) = ':accounts'
                 or not 'notification' = all (kinds) and exists (select from flyball.knobs b where b.throttle = t.name || ':accounts' offset 0)))
@@ -79,7 +83,11 @@ $t$),
         ('flyball.check_author',
             $t$    elsif flyball.throttle_tenant(new.throttle) <> flyball.caller_tenant() and not flyball.is_operator() then
 $t$,
-            $t$    elsif not flyball.is_operator() and (new.kind <> 'notification' or right(new.throttle, 9) = ':accounts')
+            $t$    elsif new.throttle = 'flyball:alerts' and not flyball.is_operator() then
+        raise exception using errcode = '42501', column = 'throttle', hint = 'No schedule was changed.',
+            message = format('schedule: throttle: %s sends the alerts of Flyball itself, and only operators may enqueue in it; name one of your own',
+                to_json(new.throttle));
+    elsif not flyball.is_operator() and (new.kind <> 'notification' or right(new.throttle, 9) = ':accounts')
         and flyball.is_of_pool(new.throttle)
     then
         raise exception using errcode = '42501', column = 'throttle', hint = 'No schedule was changed.',

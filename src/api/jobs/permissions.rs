@@ -13,6 +13,7 @@ use crate::api::http::timeout::{ROW_TIMEOUT, with_timeout};
 use crate::api::http::token_scope::TokenScope;
 use crate::api::postgres;
 use crate::jobs::{NewJob, WEBHOOKS};
+use crate::notify::ALERTS;
 use crate::notify::args::PRIORITIES;
 use crate::notify::recipient::KIND as NOTIFICATION;
 
@@ -128,12 +129,12 @@ async fn errors_of(
                     "token {token} may not enqueue jobs to throttle {throttle}; allowed: {allowed}"
                 ),
             );
-        } else if names_throttle && belongs_to_pool(state, job) {
+        } else if names_throttle && let Some(reason) = reserved(state, job) {
             let (token, throttle) = (caller.token_name(), &job.throttle);
             errors.body(
                 format!("{at}/throttle"),
                 format!(
-                    "token {token} may not enqueue this job to throttle {throttle}, which belongs to a pool and takes its messages; other jobs need the scope admin there"
+                    "token {token} may not enqueue this job to throttle {throttle}, which {reason}; other jobs need the scope admin there"
                 ),
             );
         }
@@ -152,17 +153,21 @@ async fn errors_of(
     Ok(errors)
 }
 
-/// Returns true if the throttle of a job belongs to a pool whose message the job is not. A refusal by
-/// the server of such a job would pause messages of others, or an account. `flyball.is_of_pool` tells
-/// the same to SQL.
-fn belongs_to_pool(state: &JobsState, job: &NewJob) -> bool {
-    state.account_pools.iter().any(|pool| {
+/// Returns the use for which the throttle of a job is reserved, if the job is not for that: a refusal
+/// by the server of such a job would pause messages of others, an account, or alerts. The function
+/// `flyball.check_job` tells the same to SQL.
+fn reserved(state: &JobsState, job: &NewJob) -> Option<&'static str> {
+    if job.throttle == ALERTS {
+        return Some("sends the alerts of Flyball itself");
+    }
+    let is_foreign = state.account_pools.iter().any(|pool| {
         match job.throttle.strip_prefix(pool.pool().name.as_str()) {
             Some("") => job.kind != NOTIFICATION,
             Some(rest) => rest == ACCOUNTS,
             None => false,
         }
-    })
+    });
+    is_foreign.then_some("belongs to a pool and takes its messages")
 }
 
 /// Accepts a change of a job of a kind that the token may enqueue; new arguments are those that it

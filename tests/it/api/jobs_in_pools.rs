@@ -1,4 +1,5 @@
-//! Jobs in the throttles of pools and webhooks, where others have lanes: who may enqueue them.
+//! Jobs in the throttles of pools, webhooks and alerts, where others have lanes: who may enqueue
+//! them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -119,6 +120,14 @@ async fn only_administrators_enqueue_other_jobs_than_messages_in_the_throttles_o
             }
         }
     }
+
+    let job = http("flyball:alerts");
+    let (status, answer) = send(&server, &secret("shop"), Method::POST, "/api/v1/jobs", &job).await;
+    assert_eq!(
+        (status, &answer["errors"][0]["pointer"]),
+        (403, &json!("/throttle")),
+        "{answer}"
+    );
 
     let message = json!({"kind": "notification", "throttle": "mail",
         "args": {"channel": "email", "to": "ada@example.com", "subject": "Hello", "body": "Hello"}});

@@ -185,6 +185,8 @@ async fn whoever_may_only_enqueue_gains_nothing_from_the_functions_behind_the_en
         "insert into flyball.producer values (session_user, '{reindex}')",
         "select flyball.enqueue('http', throttle => 'api:write')",
         "select flyball.enqueue('http', throttle => 'limit:lead')",
+        "select flyball.enqueue('http', throttle => 'flyball:alerts', key => 'alerts:sms')",
+        "select flyball.enqueue_many('[{\"kind\": \"http\", \"throttle\": \"flyball:alerts\"}]')",
         "select flyball.enqueue_many('[{\"kind\": \"http\", \"throttle\": \"limit:lead:customer\"}]')",
         "select flyball.admit('x', 'reindex', '{}', 'default', '', 1, null, 10, null, null, 1, null, null, null, null, false, '')",
     ] {
