@@ -12,6 +12,7 @@ use super::broker::Broker;
 use super::broker_state::BrokerState;
 use super::kind;
 use super::leases::{self, EndingLeases};
+use super::worker_names::WorkerNames;
 use crate::jobs::postgres::RemoteRow;
 use crate::jobs::remote::{
     LeaseState, PresentedLease, RemoteBeat, RemoteClaim, RemoteEnd, RemoteError, RemoteJob,
@@ -57,6 +58,7 @@ pub struct Brokers {
     /// Held while a broker starts, so that no two start for one offer.
     starting: tokio::sync::Mutex<()>,
     ending: EndingLeases,
+    names: Mutex<WorkerNames>,
     vital: TaskSupervisor,
     cancel: CancellationToken,
 }
@@ -81,6 +83,7 @@ impl Brokers {
             brokers: Mutex::default(),
             starting: tokio::sync::Mutex::default(),
             ending: EndingLeases::default(),
+            names: Mutex::default(),
             vital: TaskSupervisor::default(),
             cancel,
         })
@@ -232,6 +235,16 @@ impl Brokers {
     async fn claim_now(&self, claim: RemoteClaim) -> Result<(i32, Vec<RemoteJob>), RemoteError> {
         let wait = claim.wait.max(WAIT_MIN);
         let ttl = claim.lease.max(wait) + SLACK;
+        if let Some(tenant) = &claim.offer.tenant {
+            let now = Instant::now();
+            let mut names = self.names.lock();
+            if !names.admit(tenant, &claim.worker, now, now + ttl) {
+                return Err(RemoteError::Unavailable(
+                    "the workers of this tenant have had too many names lately; a process keeps its own for all of its claims"
+                        .to_owned(),
+                ));
+            }
+        }
         let row = RemoteRow {
             name: &claim.worker,
             host: &claim.host,

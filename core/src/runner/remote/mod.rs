@@ -14,6 +14,7 @@ mod kind;
 mod leases;
 mod metrics;
 mod polls;
+mod worker_names;
 
 pub(super) use broker_state::BrokerState;
 pub use brokers::Brokers;
