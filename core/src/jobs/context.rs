@@ -56,6 +56,8 @@ pub struct AttemptReport {
     pub quota: Option<Quota>,
     /// True if the quota, and a refusal that ends the attempt, come from an untrusted server.
     pub is_untrusted: bool,
+    /// True if a refusal that ends the attempt concerns this job alone, although it has a key.
+    pub is_alone: bool,
     /// Refusals within the attempt that the handler worked around.
     pub refusals: u32,
     /// The time that the receiver took, if it is not that of the whole attempt.
@@ -183,6 +185,14 @@ impl Context {
     /// throttle's knob `trust_scope` allows. Without this report they count in full.
     pub fn report_untrusted(&self) {
         self.update_report(|report| report.is_untrusted = true);
+    }
+
+    /// Reports that jobs of the same key go to different servers.
+    ///
+    /// A refusal that ends the attempt then makes only this job wait, as one without a key.
+    #[cfg(feature = "http")]
+    pub(crate) fn report_alone(&self) {
+        self.update_report(|report| report.is_alone = true);
     }
 
     /// Returns the widest scope that an untrusted server may slow down, as set by the throttle; the

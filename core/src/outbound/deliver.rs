@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::apart::apart;
 use super::guard::Guard;
-use super::host_backoff::{HostBackoffs, HostKey, whom};
+use super::host_backoff::{HostBackoffs, HostKey, is_of_host, whom};
 use super::hyper::{HttpClient, TransportError};
 use super::quota::quota;
 use super::request::{MAX_TIMEOUT_MS, Request};
@@ -18,7 +18,7 @@ use super::response::Response;
 use super::signature::{PREFIX, Secrets, TENANTS, is_name};
 use super::template;
 use crate::jobs::{
-    Context, Handler, Issue, Job, OnAmbiguous, Outcome, PreparedJob, Scope, TenantRule,
+    Context, Handler, Issue, Job, OnAmbiguous, Outcome, PreparedJob, Scope, TenantRule, WEBHOOKS,
 };
 use crate::trace::{OpenSpan, SpanValue, parent};
 
@@ -72,10 +72,11 @@ impl HttpHandler {
         let begun = Instant::now();
         // The job chooses the server, so its answers are not trusted.
         context.report_untrusted();
-        let whom = job
-            .key
-            .is_empty()
-            .then(|| whom(&job.throttle, &request.url));
+        // The calls of a tenant have its name as their key, and go to many servers.
+        let has_key_of_many =
+            job.throttle == WEBHOOKS && !job.key.is_empty() && !is_of_host(&job.key, &request.url);
+        let whom =
+            (job.key.is_empty() || has_key_of_many).then(|| whom(&job.throttle, &request.url));
         if let Some(delay) = self.put_off(whom.as_ref(), context).await {
             return Ok(Outcome::Snooze { delay });
         }
@@ -117,10 +118,18 @@ impl HttpHandler {
         }
         Ok(match sent {
             Ok(response) => {
-                if let Some(quota) = quota(&response.headers, now_s()) {
+                // A quota under such a key would slow down the calls to other servers.
+                if !has_key_of_many && let Some(quota) = quota(&response.headers, now_s()) {
                     context.report_quota(quota);
                 }
                 let outcome = response.outcome(&request, now_s());
+                // With a wider trusted scope the refusal concerns the lane.
+                if has_key_of_many
+                    && outcome.is_refusal()
+                    && context.trust_scope().await == Scope::Key
+                {
+                    context.report_alone();
+                }
                 self.record_outcome(whom, &outcome);
                 outcome
             }
@@ -149,7 +158,7 @@ impl HttpHandler {
         })
     }
 
-    /// Returns the delay of a job without a key if its host pushed back, and refunds its tokens.
+    /// Returns the delay of a job without a key of its host that pushed back, and refunds its tokens.
     async fn put_off(&self, whom: Option<&HostKey>, context: &Context) -> Option<Duration> {
         let whom = whom?;
         let delay = self
@@ -164,7 +173,7 @@ impl HttpHandler {
         Some(delay)
     }
 
-    /// Records a host's answer to a job without a key.
+    /// Records a host's answer to a job without a key of that host.
     fn record_outcome(&self, whom: Option<HostKey>, outcome: &Outcome) {
         let Some(whom) = whom else { return };
         match outcome {

@@ -1,5 +1,5 @@
-//! Hosts that pushed back, for jobs without a key: those go to many servers, so one server's answer
-//! stops only its own jobs.
+//! Hosts that pushed back, for jobs without a key and calls of webhooks under the key of a tenant:
+//! those go to many servers, so one server's answer stops only its own jobs.
 //!
 //! Throttles pause lanes, and all jobs without a key share one lane. So each process remembers by
 //! itself which hosts need a rest, and postpones their jobs before anything is sent. After the rest
@@ -39,6 +39,13 @@ pub fn whom(throttle: &str, url: &str) -> HostKey {
         .as_ref()
         .map_or("", |url| &url[Position::BeforeHost..Position::AfterPort]);
     (throttle.to_owned(), host.to_owned())
+}
+
+/// Returns true if the key of a call is the host of its URL, in the form of `flyball.webhook_key`.
+pub fn is_of_host(key: &str, url: &str) -> bool {
+    let rest = url.split_once("://").map_or("", |(_, rest)| rest);
+    let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    key.chars().eq(host.to_lowercase().chars().take(128))
 }
 
 /// The rests of hosts. Times are durations since an arbitrary origin.
@@ -109,6 +116,15 @@ mod tests {
     use super::*;
 
     const S: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn the_key_of_a_call_is_its_host_or_the_tenant_that_has_many() {
+        let url = "https://Hooks.Example.com:8443/in?a#b";
+        assert!(is_of_host("hooks.example.com:8443", url));
+        assert!(!is_of_host("acme", url) && !is_of_host("", url));
+        let long = "h".repeat(200);
+        assert!(is_of_host(&long[..128], &format!("https://{long}/in")));
+    }
 
     fn whom(host: &str) -> HostKey {
         super::whom(

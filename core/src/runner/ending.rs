@@ -159,12 +159,12 @@ async fn refused(
 ) -> Option<Duration> {
     let throttle = Name::new(job.throttle.clone()).ok()?;
     let delay = delay.map(|delay| delay.min(MAX_PAUSE));
-    let is_untrusted = job.attempt_report().is_untrusted;
+    let report = job.attempt_report();
     let refused = UpstreamRefusal {
-        key: &job.key,
+        key: if report.is_alone { "" } else { job.key.as_str() },
         scope,
         is_overload,
-        is_untrusted,
+        is_untrusted: report.is_untrusted,
         delay,
         jitter: rand::random(),
         why,

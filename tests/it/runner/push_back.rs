@@ -290,6 +290,42 @@ async fn jobs_without_a_key_wait_for_their_own_host_only() {
 }
 
 #[tokio::test]
+async fn the_calls_of_a_tenant_wait_for_their_own_receiver_only() {
+    let (hostile, hostile_url) = Server::start(|key, _| match key {
+        "refusing" => (429, after("86400")),
+        _ => (200, vec![("ratelimit", "\"x\";r=0;t=31536000".to_owned())]),
+    })
+    .await;
+    let (server, url) = Server::start(|_, _| (200, Vec::new())).await;
+    let fixture = ReceiverFixture::new(url).await;
+    fixture.turn("webhooks", &[("rps", "-1")]).await;
+    let worker = fixture.worker().await;
+    for (round, path) in ["spent", "refusing", "refusing"].into_iter().enumerate() {
+        fixture
+            .enqueue_to(&format!("{hostile_url}/{path}"), "webhooks", "acme", 2)
+            .await;
+        eventually("a request", SOON, || async {
+            (!hostile.times(path).is_empty()).then_some(())
+        })
+        .await;
+
+        let honest = fixture
+            .enqueue_to(&format!("{}/honest", fixture.url), "webhooks", "acme", 3)
+            .await;
+        fixture.all_done(&honest).await;
+        assert_eq!(server.times("honest").len(), 3 * (round + 1));
+        assert_eq!(
+            fixture.limit("webhooks", "acme").await,
+            None,
+            "the lane is not paused"
+        );
+    }
+    let came = hostile.times("refusing").len();
+    assert!(came <= 2, "its later calls were put off: {came}");
+    worker.stop().await;
+}
+
+#[tokio::test]
 async fn an_answer_that_names_the_account_pauses_the_throttle_above() {
     let (server, url) = Server::start(|key, before| match key {
         "one" if before == 0 => (
