@@ -48,6 +48,18 @@ $t$,
         message := 'names the calls of others in throttle "webhooks"; leave it out, or name a throttle of your own';
         return;
 $t$),
+        -- The limits of a tenant count its messages, and not what they take from the pool that others share.
+        ('flyball.check_job',
+            $t$        message := format('is %s; allowed is more than 0 and at most 1e9 tokens', coalesce(cost::text, 'null'));
+        return;
+$t$,
+            $t$        message := format('is %s; allowed is more than 0 and at most 1e9 tokens', coalesce(cost::text, 'null'));
+        return;
+    elsif not trusted and kind = 'notification' and cost > 10 then
+        code := '42501';
+        message := format('is %s; a message costs at most 10 tokens, unless an operator enqueues it', cost);
+        return;
+$t$),
         -- By HTTP the tenant of the caller is given, and its rights are those of the owner.
         ('flyball.update',
             $t$    for i in 1..20 loop
@@ -57,6 +69,9 @@ $t$,
     then
         raise exception using errcode = '22023', column = 'key', hint = 'Nothing was changed.',
             message = 'update: key: names the calls of others in throttle "webhooks"; leave it empty, or name a throttle of your own';
+    elsif tenant is not null and old.kind = 'notification' and cost > 10 then
+        raise exception using errcode = '22023', column = 'cost', hint = 'Nothing was changed.',
+            message = format('update: cost: is %s; a message costs at most 10 tokens, unless an operator enqueues it', cost);
     end if;
 
     for i in 1..20 loop

@@ -20,6 +20,10 @@ use crate::notify::recipient::KIND as NOTIFICATION;
 /// The kind of the jobs that call webhooks.
 const HTTP: &str = "http";
 
+/// The most tokens that a message costs which no administrator enqueues: a text of ten segments. The
+/// limits of a tenant count its messages, and not what they take from the pool that others share.
+const MESSAGE_COST_MAX: f64 = 10.0;
+
 /// The end of the name of a pool's throttle whose keys are its accounts.
 const ACCOUNTS: &str = ":accounts";
 
@@ -84,6 +88,13 @@ async fn errors_of(
                     leave.scopes_reported()
                 );
                 errors.body(format!("{at}/{field}"), message);
+            }
+            if job.cost > MESSAGE_COST_MAX {
+                let (token, cost) = (caller.token_name(), job.cost);
+                let message = format!(
+                    "is {cost}; token {token} may enqueue messages of at most {MESSAGE_COST_MAX} tokens"
+                );
+                errors.body(format!("{at}/cost"), message);
             }
         } else if !may(&job.kind) {
             let allowed = match &leave.kinds {

@@ -171,3 +171,32 @@ async fn nobody_but_administrators_enters_the_lane_of_the_calls_of_others() {
     let (status, answer) = send(&server, &acme, Method::PATCH, &other, &change).await;
     assert_eq!(status, 200, "{answer}");
 }
+
+#[tokio::test]
+async fn a_message_takes_no_more_of_a_pool_than_its_limits_count() {
+    let server = server().await;
+    let message = |cost: f64| {
+        json!({"kind": "notification", "throttle": "mail", "cost": cost,
+            "args": {"channel": "email", "to": "ada@example.com", "subject": "Hello", "body": "Hello"}})
+    };
+    for token in [secret("shop"), secret("acme")] {
+        let path = "/api/v1/jobs";
+        let (status, answer) = send(&server, &token, Method::POST, path, &message(11.0)).await;
+        assert_eq!(
+            (status, &answer["errors"][0]["pointer"]),
+            (403, &json!("/cost")),
+            "{answer}"
+        );
+        let own = made(&server, &token, &message(10.0)).await;
+        if token == secret("acme") {
+            let change = json!({"cost": 11});
+            let (status, answer) = send(&server, &token, Method::PATCH, &own, &change).await;
+            assert_eq!(
+                (status, &answer["errors"][0]["pointer"]),
+                (422, &json!("/cost")),
+                "{answer}"
+            );
+        }
+    }
+    made(&server, ADMIN, &message(500.0)).await;
+}

@@ -188,6 +188,8 @@ async fn whoever_may_only_enqueue_gains_nothing_from_the_functions_behind_the_en
         "select flyball.enqueue('http', throttle => 'flyball:alerts', key => 'alerts:sms')",
         "select flyball.enqueue_many('[{\"kind\": \"http\", \"throttle\": \"flyball:alerts\"}]')",
         "select flyball.enqueue_many('[{\"kind\": \"http\", \"throttle\": \"limit:lead:customer\"}]')",
+        "select flyball.enqueue('notification', throttle => 'sms', cost => 11)",
+        "select flyball.enqueue_many('[{\"kind\": \"notification\", \"throttle\": \"sms\", \"cost\": 1000}]')",
         "select flyball.admit('x', 'reindex', '{}', 'default', '', 1, null, 10, null, null, 1, null, null, null, null, false, '')",
     ] {
         let (code, message) = fixture.as_role("web", sql).await.unwrap_or_else(|| panic!("{sql} went through"));
