@@ -383,3 +383,20 @@ async fn a_nul_is_blamed_on_the_field_that_holds_it() {
             .is_empty()
     );
 }
+
+#[tokio::test]
+async fn no_function_that_forbids_scans_has_its_statements_compiled_by_the_server() {
+    // Without scans the estimate of a small statement is above `jit_above_cost`, and to compile it
+    // takes seconds. Only the program's own connections have `jit` off.
+    let (_database, queue) = queue().await;
+    let compiled: Vec<String> = sqlx::query_scalar(
+        "select p.oid::regprocedure::text from pg_proc p
+         where p.pronamespace = 'flyball'::regnamespace and 'enable_seqscan=off' = any (p.proconfig)
+            and not 'jit=off' = any (p.proconfig)
+         order by 1",
+    )
+    .fetch_all(&queue.pool)
+    .await
+    .unwrap();
+    assert_eq!(compiled, [""; 0]);
+}
