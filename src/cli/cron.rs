@@ -318,10 +318,15 @@ async fn make(
     if signed.json {
         return output::json(&stands);
     }
+    let done = if is_new { "created" } else { "changed" };
+    let paused = if stands.paused {
+        ", and stays paused"
+    } else {
+        ""
+    };
     say!(
-        "schedule {} is {}; next occurrences:",
-        stands.name,
-        if is_new { "created" } else { "changed" }
+        "schedule {} is {done}{paused}; next occurrences:",
+        stands.name
     );
     show(&stands.expression, &stands.time_zone, &stands.upcoming)
 }

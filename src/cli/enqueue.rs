@@ -13,7 +13,7 @@ use super::exit::CliError;
 use super::given_text::given_text;
 use super::output::say;
 use super::retry_args::RetryArgs;
-use super::{connect, output, when};
+use super::{connect, exit, output, when};
 use crate::api::jobs::input::{self, KnownKinds};
 use crate::app;
 use crate::config::Settings;
@@ -166,13 +166,14 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
                 Some(format!("{}, line {line}: ", name_of(args.file.as_ref()?)))
             })
         });
-        enqueued.extend(done.with_context(|| match nth {
-            0 => "nothing was enqueued".to_owned(),
-            _ => format!(
-                "the first {} jobs were enqueued, the rest was not",
-                nth * BATCH
-            ),
-        })?);
+        enqueued.extend(match done {
+            Err(error) if nth > 0 => bail!(CliError::Partly(format!(
+                "the first {} jobs were enqueued, the rest was not: {}",
+                nth * BATCH,
+                exit::message(&error.into())
+            ))),
+            done => done.context("nothing was enqueued")?,
+        });
         bar.inc(batch.len() as u64);
     }
     bar.finish_and_clear();

@@ -21,6 +21,10 @@ pub(super) enum CliError {
     /// The input was refused and nothing was changed.
     #[error("{0}")]
     Refused(String),
+    /// A part of the change was made before the rest failed. A repeat of the command would make that
+    /// part twice.
+    #[error("{0}")]
+    Partly(String),
     /// The database lacks the schema that this program works on.
     #[error("{0}")]
     NoSchema(String),
@@ -82,6 +86,7 @@ fn number(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
         return Some(match failure {
             CliError::NotFound(_) => 3,
             CliError::Refused(_) => 4,
+            CliError::Partly(_) => 1,
             CliError::NoSchema(_) => 69,
         });
     }

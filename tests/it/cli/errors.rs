@@ -498,20 +498,21 @@ async fn commands_say_what_is_wrong_in_words_of_their_own() {
         assert!(shell.ok(&list).out.contains(words), "{words}");
     }
     assert!(shell.ok(&["simulate", "--list", "--json"]).json()["scenarios"][0]["name"].is_string());
-    shell.ok(&[
-        "cron",
-        "set",
-        "beat",
-        "@hourly",
-        "http",
-        "--args",
-        "{\"url\": \"https://example.com/beat\"}",
-    ]);
+    let url = "{\"url\": \"https://example.com/beat\"}";
+    shell.ok(&["cron", "set", "beat", "@hourly", "http", "--args", url]);
     let shown = shell.ok(&["cron", "show", "beat"]).out;
     assert!(
         shown.contains("args       {\"url\":\"https://example.com/beat\"}")
             && shown.contains("last       never"),
         "{shown}"
+    );
+    shell.ok(&["cron", "pause", "beat"]);
+    let again = shell
+        .ok(&["cron", "set", "beat", "@daily", "http", "--args", url])
+        .out;
+    assert!(
+        again.starts_with("schedule beat is changed, and stays paused; next occurrences:\n"),
+        "{again}"
     );
     shell.refused(&["cron", "show", "none"], 3, "there is no schedule none");
     let dark = shell.with("REDIS_URL", "redis://127.0.0.1:1");

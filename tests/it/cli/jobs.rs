@@ -163,6 +163,34 @@ async fn a_job_that_cannot_be_is_refused_and_nothing_is_enqueued() {
 }
 
 #[tokio::test]
+async fn a_file_of_which_a_part_was_enqueued_is_no_refusal_that_can_be_repeated() {
+    let shell = shell().await;
+    let url = r#"{"url":"http://example.com/"}"#;
+    let line = |throttle: &str, kind: &str| {
+        format!("{{\"kind\":\"{kind}\",\"args\":{url},\"throttle\":\"{throttle}\"}}\n")
+    };
+    let file = ["enqueue", "--file", "jobs.ndjson"];
+    shell.write(
+        "jobs.ndjson",
+        line("a", "http").repeat(1000) + &line("a", "htp"),
+    );
+    let told = "the first 1000 jobs were enqueued, the rest was not: jobs.ndjson, line 1001: kind: \"htp\"";
+    shell.refused(&file, 1, told);
+
+    sqlx::query("insert into flyball.knobs (throttle, fields) values ('b', $1)")
+        .bind(json!({"max_backlog": "1", "on_backlog": "reject"}))
+        .execute(shell.database.pool())
+        .await
+        .unwrap();
+    shell.write(
+        "jobs.ndjson",
+        line("a", "http").repeat(1000) + &line("b", "http").repeat(2),
+    );
+    let told = "the first 1000 jobs were enqueued, the rest was not: throttle \"b\"";
+    shell.refused(&file, 1, told);
+}
+
+#[tokio::test]
 async fn a_full_lane_has_an_exit_code_of_its_own_and_a_lane_above_its_cap_is_reported() {
     let shell = shell().await;
     let pool = shell.database.pool();
