@@ -404,7 +404,7 @@ pub enum Error {
         message: String,
     },
     /// A lane is full and its throttle's `on_backlog` is `reject`; nothing was enqueued.
-    #[error("throttle {throttle:?}, key {key:?}: {} jobs of this lane are ready; its knob max_backlog allows {}", .backlog.depth, .backlog.max)]
+    #[error("throttle {throttle:?}, key {key:?}: {} jobs of this lane are ready{}; its knob max_backlog allows {}", .backlog.depth, together(.backlog), .backlog.max)]
     Full {
         /// The name of the throttle.
         throttle: String,
@@ -459,5 +459,14 @@ fn refusal(field: &str, message: &str) -> String {
     match field {
         "" => message.to_owned(),
         field => format!("{field}: {message}"),
+    }
+}
+
+/// Returns the other reason for which jobs do not fit into a lane: they are many.
+fn together(backlog: &Backlog) -> &'static str {
+    if backlog.depth < backlog.max {
+        " and too many more were sent together"
+    } else {
+        ""
     }
 }

@@ -190,7 +190,8 @@ async fn a_full_lane_that_rejects_takes_nothing_and_names_itself() {
         .await
         .unwrap_err()
         .to_string();
-    assert!(whole.contains("0 jobs of this lane are ready"), "{whole}");
+    let told = "0 jobs of this lane are ready and too many more were sent together; its knob max_backlog allows 2";
+    assert!(whole.contains(told), "{whole}");
     assert_eq!(
         count(database.pool(), "select count(*) from flyball.job").await,
         2,
