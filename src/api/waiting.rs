@@ -36,7 +36,12 @@ impl WaitReason {
 /// Explains the wait of a job with a due time; `None` for jobs in other states.
 pub fn for_its_time(job: &Summary) -> Option<WaitReason> {
     let reason = match job.state {
-        State::Scheduled => "it is scheduled for a later time".to_owned(),
+        State::Scheduled => {
+            let told = job.last_error.as_deref().map_or_else(String::new, |error| {
+                format!("; its last attempt: {}", first_line(error))
+            });
+            format!("it is scheduled for a later time{told}")
+        }
         State::Retryable => {
             let error = job
                 .last_error

@@ -52,6 +52,11 @@ fn jobs_with_a_due_time_wait_for_it() {
         "attempt 2 of 10 failed (500) and the next is due later"
     );
     assert_eq!(waiting.until.unwrap().as_second(), 60);
+    let put_off = for_its_time(&job(State::Scheduled)).unwrap().reason;
+    assert_eq!(
+        put_off,
+        "it is scheduled for a later time; its last attempt: 500"
+    );
     assert!(for_its_time(&job(State::Ready)).is_none());
 }
 

@@ -67,6 +67,8 @@ pub struct AttemptReport {
     /// The policy for an attempt that is cut off now; `None` unless its work is handed over and not
     /// yet answered.
     pub handed_over: Option<OnAmbiguous>,
+    /// The reason for which the attempt puts its job off, for people.
+    pub put_off: Option<&'static str>,
 }
 
 impl AttemptReport {
@@ -240,6 +242,12 @@ impl Context {
     /// Reports that the handed-over work was answered, successfully or not.
     pub fn answered(&self) {
         self.update_report(|report| report.handed_over = None);
+    }
+
+    /// Reports why the attempt is about to put its job off, which nothing else would show.
+    #[cfg(feature = "http")]
+    pub(crate) fn report_put_off(&self, why: &'static str) {
+        self.update_report(|report| report.put_off = Some(why));
     }
 
     fn update_report(&self, change: impl FnOnce(&mut AttemptReport)) {

@@ -37,6 +37,9 @@ pub struct HttpConfig {
     pub lookup: Option<Lookup>,
 }
 
+/// The reason for which a job without a key waits that was not sent.
+const HOST_RESTS: &str = "not sent: its host asked another job to slow down; a job with a key waits for its own key only";
+
 /// The HTTP client could not be set up.
 #[derive(Debug, thiserror::Error)]
 #[error("setting up the HTTP client failed: {0}")]
@@ -170,6 +173,7 @@ impl HttpHandler {
             return None;
         }
         context.report_cost(0.0);
+        context.report_put_off(HOST_RESTS);
         Some(delay)
     }
 

@@ -84,7 +84,7 @@ async fn judge(
         }
         (Outcome::Snooze { delay }, _) => Ending::Snoozed {
             delay,
-            why: String::new(),
+            why: job.attempt_report().put_off.unwrap_or_default().to_owned(),
         },
         (Outcome::Ambiguous { error, .. }, _) => {
             let error = doubtful(&error);

@@ -286,6 +286,17 @@ async fn jobs_without_a_key_wait_for_their_own_host_only() {
         came <= 4,
         "its later jobs were put off before anything was sent: {came}"
     );
+    eventually("the reason", SOON, || async {
+        let told: Vec<String> = sqlx::query_scalar(
+            "select distinct error from flyball.attempt where outcome = 'snoozed'",
+        )
+        .fetch_all(&fixture.queue.pool)
+        .await
+        .unwrap();
+        matches!(&told[..], [one] if one.starts_with("not sent: its host asked another job"))
+            .then_some(())
+    })
+    .await;
     worker.stop().await;
 }
 
