@@ -116,16 +116,17 @@ class Job:
 def render(job):
     """Renders pages: the example of a long job. Its arguments can ask for every kind of end."""
     args, at = job.args, (job.checkpoint or {}).get("cursor", 0)
+    pages = args.get("pages", 1)
     if at == 0 and ("snooze_s" in args or "refused_s" in args):
         job.heartbeat(checkpoint=1)
         raise Snooze(args["snooze_s"]) if "snooze_s" in args else Throttled(args["refused_s"])
     if "dead" in args:
         raise Dead(args["dead"])
-    for page in range(at, args.get("pages", 1)):
+    for page in range(at, pages):
         time.sleep(args.get("page_s", 0.0))
         print(f"job {job.id} attempt {job.attempt} page {page}", flush=True)
-        job.step(page + 1, page + 1, args["pages"], f"page {page + 1}")
-    return {"pages": args.get("pages", 1), "worker": NAME}
+        job.step(page + 1, page + 1, pages, f"page {page + 1}")
+    return {"pages": pages, "worker": NAME}
 
 
 KINDS = {"render": render}
