@@ -14,6 +14,7 @@ use super::given_text::given_text;
 use super::output::say;
 use super::retry_args::RetryArgs;
 use super::{connect, exit, output, when};
+use crate::api::http::fields::Errors;
 use crate::api::jobs::input::{self, KnownKinds};
 use crate::app;
 use crate::config::Settings;
@@ -315,20 +316,26 @@ fn job_of(value: Value, kinds: &Kinds) -> Result<NewJob, String> {
         here: kinds,
         elsewhere: &elsewhere,
     };
-    input::one(value, &known).map_err(|errors| {
-        let shown = errors.listed.iter().take(WRONG_SHOWN);
-        let mut wrong: Vec<String> = shown
-            .map(|error| match error.pointer.trim_start_matches('/') {
+    input::one(value, &known).map_err(|errors| wrong_fields(&errors, ""))
+}
+
+/// Returns everything that is wrong with the fields below `place`, in one line.
+pub(super) fn wrong_fields(errors: &Errors, place: &str) -> String {
+    let shown = errors.listed.iter().take(WRONG_SHOWN);
+    let mut wrong: Vec<String> = shown
+        .map(|error| {
+            let at = format!("{place}{}", error.pointer);
+            match at.trim_start_matches('/') {
                 "" => error.message.clone(),
                 field => format!("{field}: {}", error.message),
-            })
-            .collect();
-        let more = errors.total.saturating_sub(wrong.len());
-        if more > 0 {
-            wrong.push(format!("and {more} more"));
-        }
-        wrong.join("; ")
-    })
+            }
+        })
+        .collect();
+    let more = errors.total.saturating_sub(wrong.len());
+    if more > 0 {
+        wrong.push(format!("and {more} more"));
+    }
+    wrong.join("; ")
 }
 
 /// Checks the arguments of built-in kinds before anything is enqueued; those of other kinds are

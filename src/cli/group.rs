@@ -1,24 +1,25 @@
 //! `flyball group`.
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::choice::choice;
-use super::enqueue::{check_args, placed};
+use super::enqueue::{placed, wrong_fields};
 use super::exit::CliError;
 use super::given_text::{filled, given_text};
 use super::output::say;
 use super::signed::AuditArgs;
 use super::{connect, output, when};
+use crate::api::http::fields::Errors;
+use crate::api::jobs::input::{self, KnownKinds};
 use crate::api::jobs::redact::mask_group;
+use crate::app;
 use crate::config::Settings;
-use crate::input;
 use crate::jobs::{
-    CancelledGroup, Client, GroupFilter, GroupState, JobGroup, NewGroup, NewJob, Queue, SealAnswer,
-    typed,
+    CancelledGroup, Client, GroupFilter, GroupState, JobGroup, Kinds, NewGroup, Queue, SealAnswer,
 };
 
 #[derive(clap::Subcommand)]
@@ -103,12 +104,8 @@ pub(super) struct Cancel {
 pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<ExitCode> {
     match command {
         Command::Create(args) => {
-            let group = read(&args)?;
-            let jobs: Vec<NewJob> = group.jobs.iter().flatten().cloned().collect();
+            let group = read(&args, &app::built_in_kinds(&settings, None)?)?;
             let among = |at: usize| format!("jobs/{at}/");
-            check_args(&jobs, &settings, among, "enqueued")?;
-            let callback = |_: usize| "callback/".to_owned();
-            check_args(group.callback.as_slice(), &settings, callback, "enqueued")?;
             let queue = connect::queue(&settings).await?;
             let created = async {
                 let group = group.encrypted(queue.secret_keys())?;
@@ -214,33 +211,58 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
     Ok(ExitCode::SUCCESS)
 }
 
-fn read(args: &Create) -> anyhow::Result<NewGroup> {
-    let value = |name: &str, given: &Option<String>| -> anyhow::Result<Option<Value>> {
-        let Some(given) = given else {
-            return Ok(None);
-        };
-        let read = serde_json::from_str(&given_text(given)?);
-        let wrong = |error| {
-            CliError::Refused(format!(
-                "{name}: is not JSON: {error}; no group was created"
-            ))
-        };
-        Ok(Some(read.map_err(wrong)?))
-    };
+/// Reads the callback and the jobs as `POST /api/v1/groups` does, or refuses all that is wrong with
+/// the first of the two that is.
+fn read(args: &Create, kinds: &Kinds) -> anyhow::Result<NewGroup> {
+    let (callback, jobs) = (
+        value_of("callback", args.callback.as_deref())?,
+        value_of("jobs", args.jobs.as_deref())?,
+    );
+    if callback.as_ref().is_some_and(|value| !value.is_object()) {
+        bail!(refused("callback: must be one job, as an object"));
+    }
+    if jobs.as_ref().is_some_and(|value| !value.is_array()) {
+        bail!(refused("jobs: must be a list of jobs, each as an object"));
+    }
     Ok(NewGroup {
         name: args.name.clone(),
-        callback: given("callback", value("callback", &args.callback)?)?,
-        jobs: given("jobs", value("jobs", &args.jobs)?)?,
+        callback: callback
+            .map(|value| checked("callback", value, kinds, input::one))
+            .transpose()?,
+        jobs: jobs
+            .map(|value| checked("jobs", value, kinds, input::batch))
+            .transpose()?,
     })
 }
 
-/// Reads a value as its type; an error has the place of the wrong field below `name`.
-fn given<T: DeserializeOwned>(name: &str, value: Option<Value>) -> anyhow::Result<Option<T>> {
-    let read = value.as_ref().map(typed::read).transpose();
-    Ok(read.map_err(|issue| {
-        let problem = input::listed(name, &[issue]);
-        CliError::Refused(format!("{problem}; no group was created"))
-    })?)
+fn value_of(name: &str, given: Option<&str>) -> anyhow::Result<Option<Value>> {
+    let Some(given) = given else {
+        return Ok(None);
+    };
+    let read = serde_json::from_str(&given_text(given)?);
+    Ok(Some(read.map_err(|error| {
+        refused(&format!("{name}: is not JSON: {error}"))
+    })?))
+}
+
+/// Reads jobs field by field. A kind may be one that only other processes run: the queue knows them.
+fn checked<T>(
+    name: &str,
+    value: Value,
+    kinds: &Kinds,
+    read: impl FnOnce(Value, &KnownKinds<'_>) -> Result<T, Errors>,
+) -> anyhow::Result<T> {
+    let named: BTreeSet<String> = input::kinds_named(&value).map(str::to_owned).collect();
+    let elsewhere: Vec<String> = named.into_iter().collect();
+    let known = KnownKinds {
+        here: kinds,
+        elsewhere: &elsewhere,
+    };
+    Ok(read(value, &known).map_err(|errors| refused(&wrong_fields(&errors, name)))?)
+}
+
+fn refused(problem: &str) -> CliError {
+    CliError::Refused(format!("{problem}; no group was created"))
 }
 
 fn state(text: &str) -> Result<GroupState, String> {
