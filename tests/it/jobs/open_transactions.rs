@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use flyball::jobs::postgres::Ending;
+use flyball::jobs::postgres::{Ending, LaneClaim};
 use flyball::jobs::{CancelAnswer, NewJob, Queue, State};
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Executor, Row};
@@ -349,6 +349,51 @@ async fn a_batch_is_cancelled_though_an_open_transaction_has_one_of_its_messages
 
     assert_eq!(told, ("cancelled".to_owned(), 1));
     open.rollback().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_requeued_dead_letter_runs_though_a_cancellation_was_committed_after_its_last_attempt() {
+    let (database, queue) = queue().await;
+    let worker = worker(&queue, HOUR).await;
+    let ids = [
+        enqueue_one(&queue, http()).await,
+        enqueue_one(&queue, http()).await,
+    ];
+    claim_all(&queue, worker, FENCE, 2).await;
+    let mut open = database.pool().begin().await.unwrap();
+    for id in ids {
+        let asked: String = sqlx::query_scalar("select flyball.cancel($1)")
+            .bind(id)
+            .fetch_one(&mut *open)
+            .await
+            .unwrap();
+        assert_eq!(asked, "requested");
+    }
+    let ends = ids.map(|id| {
+        let error = "no".to_owned();
+        end(id, FENCE, Ending::Dead { error })
+    });
+    queue.finish(&ends).await.unwrap();
+    open.commit().await.unwrap();
+
+    sqlx::query("select flyball.retry($1)")
+        .bind(ids[0])
+        .execute(&queue.pool)
+        .await
+        .unwrap();
+    sqlx::query("select * from flyball.requeue_dead(kind => 'http')")
+        .execute(&queue.pool)
+        .await
+        .unwrap();
+
+    let lanes = queue.ready_lanes().await.unwrap();
+    let claims: Vec<LaneClaim> = lanes
+        .iter()
+        .map(|lane| LaneClaim::first(lane.lane_id, 2))
+        .collect();
+    let claimed = queue.claim(worker, FENCE, &claims).await.unwrap();
+    let cancelled: Vec<bool> = claimed.iter().map(|one| one.cancelled).collect();
+    assert_eq!(cancelled, [false, false]);
 }
 
 #[tokio::test]
