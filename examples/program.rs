@@ -4,6 +4,7 @@ use flyball::Runner;
 use flyball::cron::NewSchedule;
 use flyball::jobs::{Context, HandlerError, NewJob};
 use serde_json::json;
+use tokio::signal::unix::{SignalKind, signal};
 
 #[derive(serde::Deserialize)]
 struct Report {
@@ -34,5 +35,13 @@ async fn main() -> anyhow::Result<()> {
         .concurrency(16)
         .build()
         .await?;
-    runner.run_until(tokio::signal::ctrl_c()).await
+    // Ctrl-C, and the signal by which systemd and containers stop a program.
+    let mut terminate = signal(SignalKind::terminate())?;
+    let stop = async {
+        tokio::select! {
+            _ = tokio::signal::ctrl_c() => {}
+            _ = terminate.recv() => {}
+        }
+    };
+    runner.run_until(stop).await
 }

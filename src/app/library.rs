@@ -107,6 +107,9 @@ impl Runner {
     /// Runs until `stop` is done, then stops in order: no more jobs are claimed, running jobs
     /// finish within the grace time, and the rest is given back.
     ///
+    /// Let `stop` wait for SIGTERM as well as for Ctrl-C, because systemd and containers send that:
+    /// a program that it ends at once loses the attempts that are running.
+    ///
     /// It is an error if a part of the runner died of a defect; then too everything is stopped.
     pub async fn run_until<T>(self, stop: impl Future<Output = T>) -> anyhow::Result<()> {
         let lost = tokio::select! {
