@@ -30,11 +30,18 @@ pub(super) enum CliError {
     NoSchema(String),
 }
 
+/// The text of an error of a lock that was not free in time.
+const LOCKED_OUT: &str = "an open transaction holds what the command needs; try again later";
+
 /// Returns the error with its causes, in one line.
 pub fn message(error: &anyhow::Error) -> String {
     let mut parts = Vec::<String>::new();
     let mut is_postgres = false;
     for cause in error.chain() {
+        if is_locked_out(cause) {
+            parts.push(LOCKED_OUT.to_owned());
+            break;
+        }
         let mut text = cause.to_string();
         // What is behind this is Postgres' own message.
         is_postgres |= text.contains("error returned from database: ");
@@ -48,6 +55,15 @@ pub fn message(error: &anyhow::Error) -> String {
         }
     }
     parts.join(": ")
+}
+
+fn is_locked_out(cause: &(dyn std::error::Error + 'static)) -> bool {
+    let of_schedule = || match cause.downcast_ref::<cron::Error>()? {
+        cron::Error::Queue(error) => Some(error),
+        cron::Error::Invalid(_) => None,
+    };
+    let of_queue = cause.downcast_ref::<jobs::Error>().or_else(of_schedule);
+    of_queue.is_some_and(jobs::Error::was_locked_out)
 }
 
 /// Returns the message of an error of the command line, without the usage behind it.

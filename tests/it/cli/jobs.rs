@@ -190,6 +190,27 @@ async fn a_file_of_which_a_part_was_enqueued_is_no_refusal_that_can_be_repeated(
     shell.refused(&file, 1, told);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_an_open_transaction_holds_up_says_so() {
+    let shell = shell().await;
+    let url = r#"{"url":"http://example.com/"}"#;
+    let later = ["enqueue", "http", "--args", url, "--run-at", "2h", "--json"];
+    let job = shell.ok(&later).json()["jobs"][0]["id"].to_string();
+    let mut open = shell.database.pool().begin().await.unwrap();
+    sqlx::query("select flyball.cancel($1)")
+        .bind(job.parse::<i64>().unwrap())
+        .execute(&mut *open)
+        .await
+        .unwrap();
+
+    shell.refused(
+        &["job", "cancel", &job],
+        75,
+        "flyball: an open transaction holds what the command needs; try again later\n",
+    );
+    open.rollback().await.unwrap();
+}
+
 #[tokio::test]
 async fn a_full_lane_has_an_exit_code_of_its_own_and_a_lane_above_its_cap_is_reported() {
     let shell = shell().await;
