@@ -26,6 +26,10 @@ const BATCH: usize = 1000;
 /// Most wrong fields that are listed; the rest is counted.
 const WRONG_SHOWN: usize = 20;
 
+/// The fate of jobs that were sent and not answered.
+const UNSURE: &str = "it is not known whether anything was enqueued; look before you repeat it \
+                      (a job with a unique key is enqueued once)";
+
 /// The arguments about one job, which the lines of a file say themselves.
 const OF_ONE_JOB: [&str; 26] = [
     "kind",
@@ -167,14 +171,23 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
                 Some(format!("{}, line {line}: ", name_of(args.file.as_ref()?)))
             })
         });
-        enqueued.extend(match done {
-            Err(error) if nth > 0 => bail!(CliError::Partly(format!(
-                "the first {} jobs were enqueued, the rest was not: {}",
-                nth * BATCH,
-                exit::message(&error.into())
-            ))),
+        let done: Vec<Enqueued> = match done {
+            Err(error) if nth > 0 => {
+                let rest = match error.is_unsure() {
+                    true => format!("it is not known whether the next {} were", batch.len()),
+                    false => "the rest was not".to_owned(),
+                };
+                let (first, why) = (nth * BATCH, exit::message(&error.into()));
+                bail!(CliError::Partly(format!(
+                    "the first {first} jobs were enqueued, {rest}: {why}"
+                )))
+            }
+            Err(error) if error.is_unsure() => {
+                return Err(anyhow::Error::new(error).context(UNSURE));
+            }
             done => done.context("nothing was enqueued")?,
-        });
+        };
+        enqueued.extend(done);
         bar.inc(batch.len() as u64);
     }
     bar.finish_and_clear();

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::process::ExitCode;
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use serde_json::Value;
 
 use super::choice::choice;
@@ -111,10 +111,15 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
                 let group = group.encrypted(queue.secret_keys())?;
                 Client.create_group(&queue.pool, &group).await
             };
-            let created = created
-                .await
-                .map_err(|error| placed(error, false, |at| Some(among(at))))
-                .context("no group was created")?;
+            let created = created.await.map_err(|error| {
+                let done = match error.is_unsure() {
+                    true => {
+                        "it is not known whether the group was created; look before you repeat it"
+                    }
+                    false => "no group was created",
+                };
+                anyhow::Error::new(placed(error, false, |at| Some(among(at)))).context(done)
+            })?;
             if args.json {
                 output::json(&created)?;
             } else if args.jobs.is_some() {

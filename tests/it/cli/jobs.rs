@@ -1,8 +1,12 @@
 //! Commands that enqueue, list, show and change jobs.
 
+use std::process::Stdio;
+
 use serde_json::json;
 
-use super::shell::{Serve, shell};
+use super::shell::{SOON, Serve, shell};
+use crate::support::eventually;
+use crate::support::proxy::{Proxy, Way};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_is_enqueued_listed_shown_cancelled_and_retried() {
@@ -188,6 +192,50 @@ async fn a_file_of_which_a_part_was_enqueued_is_no_refusal_that_can_be_repeated(
     );
     let told = "the first 1000 jobs were enqueued, the rest was not: throttle \"b\"";
     shell.refused(&file, 1, told);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_was_enqueued_without_an_answer_is_not_told_as_not_enqueued() {
+    let shell = shell().await;
+    let pool = shell.database.pool().clone();
+    let proxy = Proxy::start(shell.database.url()).await;
+    let shell = shell.with("DATABASE_URL", &proxy.url);
+    let mut open = pool.begin().await.unwrap();
+    sqlx::query("lock table flyball.ready in exclusive mode")
+        .execute(&mut *open)
+        .await
+        .unwrap();
+    let url = r#"{"url":"http://example.com/"}"#;
+    let command = shell
+        .command(&["enqueue", "http", "--args", url])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let wait = |what: &'static str, sql: &'static str| {
+        let pool = pool.clone();
+        async move {
+            eventually(what, SOON, || async {
+                let rows: i64 = sqlx::query_scalar(sql).fetch_one(&pool).await.unwrap();
+                (rows > 0).then_some(())
+            })
+            .await;
+        }
+    };
+    let blocked = "select count(*) from pg_stat_activity
+        where datname = current_database() and wait_event_type = 'Lock'";
+    wait("the command waits", blocked).await;
+
+    proxy.way(Way::Hung);
+    open.rollback().await.unwrap();
+    wait("its job is there", "select count(*) from flyball.ready").await;
+    proxy.cut();
+
+    let told = command.wait_with_output().unwrap();
+    let error = String::from_utf8(told.stderr).unwrap();
+    assert_eq!(told.status.code(), Some(69), "{error}");
+    let words = "flyball: it is not known whether anything was enqueued; look before you repeat it";
+    assert!(error.starts_with(words), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -97,6 +97,14 @@ fn nul(field: &str) -> Error {
 }
 
 impl Error {
+    /// Returns true if no answer came, so that the change may have been made all the same.
+    pub fn is_unsure(&self) -> bool {
+        let Self::Lost(reason) = self else {
+            return false;
+        };
+        !reason.starts_with(READ_ONLY) && !reason.starts_with(DISK_FULL)
+    }
+
     /// Returns true for deadlocks, serialization failures and locks that took too long, after which a
     /// transaction may succeed the next time.
     pub fn was_broken_off(&self) -> bool {
