@@ -26,11 +26,6 @@ impl EventKind {
     pub fn as_str(self) -> &'static str {
         self.into()
     }
-
-    /// Returns true if the event suppresses the recipient on this channel.
-    pub fn suppresses(self) -> bool {
-        matches!(self, Self::Bounced | Self::Complained | Self::Unsubscribed)
-    }
 }
 
 /// An event of one message.

@@ -221,11 +221,6 @@ impl OpenBucket {
         }
     }
 
-    /// Returns the microseconds until the bucket is full.
-    pub fn full_in_us(&self, now: f64) -> f64 {
-        self.spent_to + self.tau - now
-    }
-
     /// Returns true if the bucket can hold no more.
     pub fn is_full(&self, now: f64) -> bool {
         self.spent_to <= now - self.tau + SLACK_US

@@ -2,7 +2,6 @@
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
@@ -32,9 +31,6 @@ pub(super) async fn serve(
             taken = listener.accept() => taken,
         };
         let Ok((stream, _)) = taken else { continue };
-        if server.is_closed.load(Ordering::Relaxed) {
-            continue;
-        }
         let _ = stream.set_nodelay(true);
         let (server, wire) = (server.clone(), wire.clone());
         tokio::spawn(async move {

@@ -108,7 +108,6 @@ impl Fake {
             ),
             stop,
             goodbye: Notify::new(),
-            is_closed: false.into(),
             opened: 0.into(),
             open: 0.into(),
             under_way: 0.into(),
@@ -207,11 +206,6 @@ impl Fake {
     /// are accepted.
     pub fn say_goodbye(&self) {
         self.server.goodbye.notify_waiters();
-    }
-
-    /// Closes new connections as soon as they arrive, or accepts them again.
-    pub fn close_new_connections(&self, is_closed: bool) {
-        self.server.is_closed.store(is_closed, Ordering::Relaxed);
     }
 
     /// Invalidates all issued access tokens.

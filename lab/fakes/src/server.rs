@@ -2,7 +2,7 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
@@ -51,8 +51,6 @@ pub(super) struct FakeServer {
     pub stop: CancellationToken,
     /// Notifies every HTTP/2 connection to send GOAWAY.
     pub goodbye: Notify,
-    /// True while new connections are closed as soon as they arrive.
-    pub is_closed: AtomicBool,
     /// The number of connections ever opened.
     pub opened: AtomicU64,
     pub open: AtomicU64,

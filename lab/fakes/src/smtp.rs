@@ -1,7 +1,6 @@
 //! An SMTP server: greeting, AUTH, MAIL, RCPT, DATA, enhanced codes.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
@@ -25,9 +24,6 @@ pub(super) async fn serve(server: Arc<FakeServer>, listener: TcpListener) {
             taken = listener.accept() => taken,
         };
         let Ok((stream, _)) = taken else { continue };
-        if server.is_closed.load(Ordering::Relaxed) {
-            continue;
-        }
         let _ = stream.set_nodelay(true);
         let server = server.clone();
         tokio::spawn(async move {

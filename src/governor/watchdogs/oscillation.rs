@@ -83,11 +83,6 @@ impl Oscillation {
         self.relapses == 0 && self.halvings == 0
     }
 
-    /// Returns true while the rate oscillates.
-    pub fn is_swinging(&self) -> bool {
-        self.swing.is_some()
-    }
-
     /// Runs one tick of a rate that only the law changes; `loop_s` is the time until a change of
     /// the knob is visible.
     pub fn step(&mut self, now: f64, u: f64, loop_s: f64) {
@@ -251,7 +246,7 @@ mod tests {
     fn a_steady_swing_halves_the_gain_twice_and_no_further() {
         let mut oscillation = Oscillation::default();
         assert_eq!(watch(&mut oscillation, 0.0, 0.5, wave(0.4, 400.0)), 0.5);
-        assert!(oscillation.is_swinging());
+        assert!(oscillation.swing.is_some());
         assert_eq!(watch(&mut oscillation, 1800.0, 3.0, wave(0.4, 400.0)), 0.25);
         let reported = oscillation.sentence(1.0, "rps").unwrap();
         assert!(
@@ -301,7 +296,7 @@ mod tests {
         let mut oscillation = Oscillation::default();
         watch(&mut oscillation, 0.0, 0.5, wave(0.4, 400.0));
         watch(&mut oscillation, 1800.0, 0.75, |_| 4.0);
-        assert!(!oscillation.is_swinging() && oscillation.gain_factor() == 0.5);
+        assert!(oscillation.swing.is_none() && oscillation.gain_factor() == 0.5);
         watch(&mut oscillation, 4500.0, 0.5, |_| 4.0);
         assert_eq!(oscillation.gain_factor(), 1.0);
 
