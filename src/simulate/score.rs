@@ -3,9 +3,10 @@
 use super::run::{SimulatedSecond, SimulationRecord};
 use super::scenario::Scenario;
 
-/// Load below which it counts as back, once it stays there for [`BACK_S`], in setpoints.
+/// Load below which it counts as back, once it stays there for [`RECOVERED_FOR_S`], in
+/// setpoints.
 const RECOVERED_LOAD: f64 = 1.1;
-/// Time for which the load must stay below [`BACK`], in seconds.
+/// Time for which the load must stay below [`RECOVERED_LOAD`], in seconds.
 const RECOVERED_FOR_S: usize = 30;
 /// Share of the oracle's rate over a minute from which work counts as recovered, if the mean load
 /// of the minute is below [`CALM`].
