@@ -118,7 +118,7 @@ pub struct MessageExplanation {
     pub sentence: String,
     /// Each gate in its order, as the gates found it when they looked last.
     pub gates: Vec<GateStep>,
-    /// The time that was told first; `null` if none was.
+    /// The time of the first plan; `null` if there was none.
     pub first_planned_at: Option<Timestamp>,
     /// The time at which it goes, as far as is known now; `null` if it does not, or has gone.
     pub planned_at: Option<Timestamp>,

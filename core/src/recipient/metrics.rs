@@ -57,7 +57,7 @@ impl GateMetrics {
         );
         registry.register(
             "flyball_plan_error_seconds",
-            "Time from the time that was told first to the time at which a held message passed all gates",
+            "Time from the first planned time of a held message to the time at which it passed all gates",
             self.plan_error.clone(),
         );
         registry.register(

@@ -167,7 +167,7 @@ pub const TABLE: &[Knob] = &[
     Knob { name: "why", default: "", unit: "", allowed: "text", kind: KnobKind::Record,
         meaning: "The reason for that change." },
     Knob { name: "written", default: "", unit: "", allowed: "text", kind: KnobKind::Record,
-        meaning: "`rps`, `paused` and `concurrency` as that change left them, the length of `why` and `by`. If the three differ, they were changed in Redis since: `at` is not told, and `by` and `why` only if they were written as well." },
+        meaning: "`rps`, `paused` and `concurrency` as that change left them, the length of `why` and `by`. If the three differ, they were changed in Redis since: `at` is not reported, and `by` and `why` only if they were written as well." },
 ];
 
 /// Returns the knob of that name.

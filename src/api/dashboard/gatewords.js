@@ -68,7 +68,7 @@ export function pastText({ gate, rule, state, until }, now) {
 }
 
 /**
- * Returns the plan of a message as a line: the time that was told first, and the present one if it
+ * Returns the plan of a message as a line: the time of the first plan, and the present one if it
  * differs.
  * @param {Explanation} explained @param {number} now unix seconds
  */

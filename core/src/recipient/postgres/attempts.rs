@@ -113,7 +113,7 @@ pub struct GateVerdict {
     pub is_paused: bool,
     /// The time by the clock of Postgres.
     pub now: Timestamp,
-    /// The time that was told first, of a message that was held; `None` for a further attempt.
+    /// The time of its first plan, of a message that was held; `None` for a further attempt.
     pub planned_at: Option<Timestamp>,
     /// The time after which the sender does not want it to go.
     pub deadline: Option<Timestamp>,

@@ -49,7 +49,7 @@ pub(super) struct GatedMessage {
     pub is_paused: bool,
     /// True if it was held in quiet hours and may become one with others.
     pub coalesces: bool,
-    /// The time that was told first; `None` if its plan is not recorded.
+    /// The time of its first plan; `None` if that is not recorded.
     pub planned_at: Option<Timestamp>,
     /// The quarter of an hour in whose crowd it is counted; `None` if it is in none.
     pub crowd_quarter: Option<i64>,

@@ -166,7 +166,7 @@ impl RedisStore {
         let values = self.values_of(slot, pipe).await?;
         let time = values.last().and_then(|time| time.as_ref().ok());
         let time = time.and_then(|time| from_redis_value_ref::<(i64, i64)>(time).ok());
-        let (s, us) = time.ok_or_else(|| Error::Lost("the time was not told".to_owned()))?;
+        let (s, us) = time.ok_or_else(|| Error::Lost("no time in the answer".to_owned()))?;
         let now_us = self
             .clock
             .as_ref()
