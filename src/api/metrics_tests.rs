@@ -6,16 +6,19 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
+use super::families::THROTTLE_LABELS_MAX;
 use super::*;
 use crate::api::http::metrics::{RequestLabels, RouteLabels};
+use crate::api::throttles::measured::Measured;
 use crate::api::throttles::pace::Slope;
 use crate::governor::explain::view::{
     DurationsView, FindingView, GovernorView, ShadowView, SignalView,
 };
-use crate::governor::law::LearnedQuota;
+use crate::governor::law::{LearnedQuota, Verdict};
 use crate::governor::policy::SignalKind;
 use crate::governor::{Actuator, Finding, Phase};
 use crate::jobs::Depth;
+use crate::throttle::status::EXPIRES;
 use crate::throttle::{HeldKeys, KnobProblem, Knobs, Mode, Name, RateLimit, Status};
 
 fn problem(field: &str) -> KnobProblem {
@@ -288,7 +291,7 @@ fn a_governor_that_a_person_turned_off_has_no_age() {
         }
         sample.throttles.insert(mode.as_str().to_owned(), one);
     }
-    let families = Sampled(Arc::new(sample)).families();
+    let families = sampled_families(&sample);
     let (.., rows) = families
         .into_iter()
         .find(|(name, ..)| *name == "flyball_governor_age_seconds")
