@@ -15,6 +15,8 @@ mod kinds;
 mod knob_backup;
 mod knobs;
 mod library;
+#[cfg(feature = "api")]
+mod listeners;
 mod logging;
 mod made_throttles;
 mod otel;

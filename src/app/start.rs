@@ -17,12 +17,12 @@ use super::gateway;
 #[cfg(feature = "governor")]
 use super::govern;
 use super::kinds::{built_in_kinds, kinds_served, tune};
+#[cfg(feature = "api")]
+use super::listeners::Listeners;
 use super::otel::{self, Traces};
 #[cfg(feature = "notifications")]
 use super::pools;
 use super::prepare::{Faults, prepare};
-#[cfg(feature = "api")]
-use super::prepare::{LISTEN, METRICS_LISTEN};
 #[cfg(feature = "notifications")]
 use super::recipient_rules;
 #[cfg(feature = "api")]
@@ -100,23 +100,7 @@ impl App {
         };
         descriptors::raise_limit();
         #[cfg(feature = "api")]
-        let has_tokens = prepared.has_tokens();
-        #[cfg(feature = "api")]
-        let listener = match roles.api {
-            true => {
-                let listener = api::bind(LISTEN, &settings.listen, has_tokens).await?;
-                Some(api::StartingServer::on(listener))
-            }
-            false => None,
-        };
-        #[cfg(feature = "api")]
-        let metrics_listener = match settings.metrics_listen.as_str() {
-            "" => None,
-            address => {
-                let listener = api::bind(METRICS_LISTEN, address, has_tokens).await?;
-                Some(api::StartingServer::on(listener))
-            }
-        };
+        let listeners = Listeners::bind(settings, roles, prepared.has_tokens()).await?;
         reach(&settings.database(), STARTUP_TIMEOUT, true)
             .await
             .map_err(|why| unreachable(why, settings))?;
@@ -309,9 +293,7 @@ impl App {
         #[cfg(not(feature = "api"))]
         let address = None;
         #[cfg(feature = "api")]
-        let mut address = None;
-        #[cfg(feature = "api")]
-        if listener.is_some() || metrics_listener.is_some() {
+        let address = {
             let deps = api::Deps {
                 queue: queue.clone(),
                 throttles: throttles.clone(),
@@ -342,26 +324,11 @@ impl App {
                 cancel: cancel.child_token(),
                 draining: draining.clone(),
             };
-            if let Some(listener) = metrics_listener {
-                let listener = listener.end().await?;
-                let (deps, at) = (deps.clone(), listener.local_addr()?);
-                tracing::info!(%at, "metrics are served");
-                tasks.push(vital.spawn("metrics", cancel.child_token(), async move {
-                    if let Err(error) = api::serve_metrics(deps, listener).await {
-                        tracing::error!(%error, "the listener for metrics ended");
-                    }
-                }));
-            }
-            if let Some(listener) = listener {
-                let listener = listener.end().await?;
-                address = Some(listener.local_addr()?);
-                tasks.push(vital.spawn("api", cancel.child_token(), async move {
-                    if let Err(error) = api::serve_within(deps, listener, connections).await {
-                        tracing::error!(%error, "the HTTP API ended");
-                    }
-                }));
-            }
-        }
+            let served = listeners.serve(deps, connections, (&vital, &cancel));
+            let (address, served) = served.await?;
+            tasks.extend(served);
+            address
+        };
         Ok(Self {
             queue,
             throttles,
