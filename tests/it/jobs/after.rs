@@ -5,31 +5,18 @@ use std::time::Duration;
 
 use flyball::jobs::postgres::{Ending, ReleasedJobs, STATEMENTS};
 use flyball::jobs::{AfterFailure, Attribution, Client, NewJob, Queue, State};
-use flyball::postgres::Db;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 use tokio::sync::Barrier;
 
-use super::fixture::{BLOCKED, FENCE, claim_all, end, enqueue_one, http, queue, state, worker};
+use super::fixture::{
+    BLOCKED, FENCE, claim_all, count, dead, enqueue_one, finish, http, queue, run, state, worker,
+};
 use crate::support::eventually;
 
 const SOON: Duration = Duration::from_secs(20);
 
 fn after(jobs: &[i64]) -> NewJob {
     http().key("after").after(jobs.iter().copied())
-}
-
-async fn run(pool: &Db, sql: &str) {
-    sqlx::raw_sql(AssertSqlSafe(sql.to_owned()))
-        .execute(pool)
-        .await
-        .unwrap();
-}
-
-async fn count(queue: &Queue, sql: &str) -> i64 {
-    sqlx::query_scalar(AssertSqlSafe(sql.to_owned()))
-        .fetch_one(&queue.pool)
-        .await
-        .unwrap()
 }
 
 /// Lets the next look at all jobs that are waited for take place at once.
@@ -42,21 +29,10 @@ async fn look_at_all(queue: &Queue) -> ReleasedJobs {
     queue.release_waiting(&[]).await.unwrap()
 }
 
-async fn finish(queue: &Queue, id: i64, ending: Ending) {
-    let kept = queue.finish(&[end(id, FENCE, ending)]).await.unwrap();
-    assert_eq!(kept, [id]);
-}
-
 /// Claims everything and ends one job, which must be among what was claimed.
 async fn run_to(queue: &Queue, worker: i32, id: i64, ending: Ending) {
     claim_all(queue, worker, FENCE, 100).await;
     finish(queue, id, ending).await;
-}
-
-fn dead() -> Ending {
-    Ending::Dead {
-        error: "never".into(),
-    }
 }
 
 async fn waits_for(queue: &Queue, id: i64) -> Vec<(i64, State)> {

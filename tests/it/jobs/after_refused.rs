@@ -4,7 +4,8 @@ use flyball::jobs::{AfterFailure, Client, Error, NewGroup};
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Executor};
 
-use super::enqueue::{count, http, one, queue};
+use super::enqueue::{count, one};
+use super::fixture::{http, queue};
 use super::permissions::RolesFixture;
 
 #[tokio::test]

@@ -8,19 +8,7 @@ use flyball::jobs::{Client, Enqueued, Error, JobFilter, NewJob, Queue, State};
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgPool};
 
-use crate::support::{Database, database};
-
-pub async fn queue() -> (Database, Queue) {
-    let database = database().await;
-    let queue = Queue::connect(database.url(), 6, Duration::from_secs(20))
-        .await
-        .unwrap();
-    (database, queue)
-}
-
-pub fn http() -> NewJob {
-    NewJob::new("http", json!({"url": "http://127.0.0.1/"}))
-}
+use super::fixture::{http, queue};
 
 pub async fn one(queue: &Queue, job: NewJob) -> Enqueued {
     queue.enqueue(&[job]).await.unwrap()[0]

@@ -1,10 +1,12 @@
-//! A queue on its own database, its workers, and the states of its jobs.
+//! A queue on its own database, its workers, the states of its jobs, and statements.
 
 use std::time::Duration;
 
 use flyball::jobs::postgres::{Ending, Finish, LaneClaim, NewWorker};
 use flyball::jobs::{NewJob, Queue, State};
+use flyball::postgres::Db;
 use serde_json::json;
+use sqlx::AssertSqlSafe;
 
 use crate::support::{Database, database};
 
@@ -69,4 +71,29 @@ pub fn end(job_id: i64, fence: i64, ending: Ending) -> Finish {
         fence,
         ending,
     }
+}
+
+pub async fn finish(queue: &Queue, id: i64, ending: Ending) {
+    let kept = queue.finish(&[end(id, FENCE, ending)]).await.unwrap();
+    assert_eq!(kept, [id]);
+}
+
+pub fn dead() -> Ending {
+    Ending::Dead {
+        error: "never".into(),
+    }
+}
+
+pub async fn run(pool: &Db, sql: &str) {
+    sqlx::raw_sql(AssertSqlSafe(sql.to_owned()))
+        .execute(pool)
+        .await
+        .unwrap();
+}
+
+pub async fn count(queue: &Queue, sql: &str) -> i64 {
+    sqlx::query_scalar(AssertSqlSafe(sql.to_owned()))
+        .fetch_one(&queue.pool)
+        .await
+        .unwrap()
 }

@@ -8,12 +8,13 @@ use flyball::jobs::{
     Attribution, Client, GroupFilter, GroupState, JobGroup, NewGroup, NewJob, Queue, SealAnswer,
     State,
 };
-use flyball::postgres::Db;
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 use tokio::sync::Barrier;
 
-use super::fixture::{FENCE, claim_all, end, enqueue_one, http, queue, state, worker};
+use super::fixture::{
+    FENCE, claim_all, dead, enqueue_one, finish, http, queue, run, state, worker,
+};
 use crate::support::eventually;
 
 const SOON: Duration = Duration::from_secs(20);
@@ -42,13 +43,6 @@ async fn sealed_group(queue: &Queue, jobs: usize) -> (i64, Vec<i64>) {
     (id, ids.iter().map(|one| one.id).collect())
 }
 
-async fn run(pool: &Db, sql: &str) {
-    sqlx::raw_sql(AssertSqlSafe(sql.to_owned()))
-        .execute(pool)
-        .await
-        .unwrap();
-}
-
 async fn group(queue: &Queue, id: i64) -> JobGroup {
     queue.group(id, None).await.unwrap().unwrap()
 }
@@ -71,17 +65,6 @@ async fn callbacks(queue: &Queue) -> Vec<Value> {
         .fetch_all(&queue.pool)
         .await
         .unwrap()
-}
-
-async fn finish(queue: &Queue, id: i64, ending: Ending) {
-    let kept = queue.finish(&[end(id, FENCE, ending)]).await.unwrap();
-    assert_eq!(kept, [id]);
-}
-
-fn dead() -> Ending {
-    Ending::Dead {
-        error: "never".into(),
-    }
 }
 
 #[tokio::test]

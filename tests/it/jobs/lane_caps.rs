@@ -6,7 +6,8 @@ use flyball::jobs::{Backlog, Error};
 use serde_json::{Value, json};
 use sqlx::{Executor, PgPool};
 
-use super::enqueue::{count, http, one, queue};
+use super::enqueue::{count, one};
+use super::fixture::{http, queue};
 
 async fn cap(pool: &PgPool, throttle: &str, fields: Value) {
     let sql = "insert into flyball.knobs (throttle, fields) values ($1, $2) on conflict (throttle) do update set fields = excluded.fields";

@@ -4,7 +4,8 @@ use flyball::jobs::{Client, Error, NewJob};
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Executor};
 
-use super::enqueue::{count, http, queue};
+use super::enqueue::count;
+use super::fixture::{http, queue};
 
 #[tokio::test]
 async fn every_wrong_argument_is_refused_with_the_same_words_by_every_entry_point() {

@@ -7,7 +7,8 @@ use flyball::jobs::{Client, Error, JobRetry, JobUpdate, NewGroup, NewJob, Queue}
 use serde_json::{Value, json};
 use sqlx::Executor;
 
-use super::enqueue::{count, http, one, queue};
+use super::enqueue::{count, one};
+use super::fixture::{http, queue};
 use super::replace::{claim, worker};
 
 const OWN: JobRetry = JobRetry {

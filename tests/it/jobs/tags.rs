@@ -4,7 +4,8 @@ use flyball::cron::{NewSchedule, Schedules};
 use flyball::jobs::{Client, JobFilter, NewGroup};
 use sqlx::Executor;
 
-use super::enqueue::{count, http, one, queue};
+use super::enqueue::{count, one};
+use super::fixture::{http, queue};
 
 #[tokio::test]
 async fn members_callbacks_and_jobs_of_schedules_have_their_tags() {

@@ -5,12 +5,11 @@ use std::time::Duration;
 
 use flyball::jobs::postgres::{Ending, STATEMENTS};
 use flyball::jobs::{Attribution, Client, Error, NewGroup, NewJob, Queue};
-use flyball::postgres::Db;
 use serde_json::{Value, json};
-use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
+use sqlx::{Connection, Executor, PgConnection};
 use tokio::sync::Barrier;
 
-use super::fixture::{FENCE, claim_all, end, enqueue_one, http, queue, worker};
+use super::fixture::{FENCE, claim_all, count, end, enqueue_one, http, queue, run, worker};
 use super::permissions::RolesFixture;
 use crate::support::eventually;
 
@@ -23,20 +22,6 @@ fn watched() -> NewJob {
         .on_complete("https://Hooks.example.com/done?token=a")
         .on_dead("https://hooks.example.com/dead")
         .webhook_secret("acme")
-}
-
-async fn run(pool: &Db, sql: &str) {
-    sqlx::raw_sql(AssertSqlSafe(sql.to_owned()))
-        .execute(pool)
-        .await
-        .unwrap();
-}
-
-async fn count(queue: &Queue, sql: &str) -> i64 {
-    sqlx::query_scalar(AssertSqlSafe(sql.to_owned()))
-        .fetch_one(&queue.pool)
-        .await
-        .unwrap()
 }
 
 /// The arguments of all calls that were ever enqueued.
