@@ -7,10 +7,9 @@ use aws_lc_rs::rsa::{KeyPair, KeySize};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
+use super::examples::{account, tools};
 use super::fcm::{CODES, Fcm, body, judge};
-use super::wire_tests::{
-    account, class_of, example, extra, headers, message, pem, send_context, serve, tools,
-};
+use super::wire_tests::{class_of, example, extra, headers, message, pem, send_context, serve};
 use super::{Account, Channel, Class, Driver, HttpAnswer, ProviderResponse, Scope, Sent};
 
 fn key() -> &'static str {

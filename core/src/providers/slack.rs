@@ -364,9 +364,8 @@ fn judge(status: u16, headers: &Headers, body: &[u8], now_s: i64, to: &str) -> P
 
 #[cfg(test)]
 mod tests {
-    use super::super::wire_tests::{
-        account, class_of, example, extra, headers, message, send_context, tools,
-    };
+    use super::super::examples::{account, tools};
+    use super::super::wire_tests::{class_of, example, extra, headers, message, send_context};
     use super::*;
     use crate::providers::{Channel, Sent};
 

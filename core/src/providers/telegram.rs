@@ -290,9 +290,8 @@ fn judge(
 
 #[cfg(test)]
 mod tests {
-    use super::super::wire_tests::{
-        account, class_of, example, extra, headers, message, send_context, tools,
-    };
+    use super::super::examples::{account, tools};
+    use super::super::wire_tests::{class_of, example, extra, headers, message, send_context};
     use super::*;
     use crate::providers::{Channel, Sent};
 

@@ -188,9 +188,8 @@ fn unanswered(error: ExchangeError, to: &str, is_stopped: bool) -> ProviderRespo
 
 #[cfg(test)]
 mod tests {
-    use super::super::wire_tests::{
-        account, class_of, example, headers, message, send_context, tools,
-    };
+    use super::super::examples::{account, tools};
+    use super::super::wire_tests::{class_of, example, headers, message, send_context};
     use super::*;
     use crate::outbound::Guard;
     use crate::providers::Channel;

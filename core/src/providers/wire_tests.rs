@@ -1,5 +1,5 @@
-//! Fixtures shared by the tests of drivers: accounts, messages, and answers built from the rows of
-//! a table.
+//! Fixtures shared by the tests of drivers besides those of [`super::examples`]: messages, servers,
+//! and answers built from the rows of a table.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,28 +7,8 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    Account, AccountSecret, Channel, Class, DriverClients, Http, Message, Recipient, SendContext,
-    Sent,
-};
-use crate::outbound::Guard;
+use super::{Channel, Class, Message, Recipient, SendContext, Sent};
 use crate::outbound::retry_after::Headers;
-
-/// Builds an account with the given settings and credentials.
-pub fn account(options: &[(&str, &str)], secrets: &[(&str, &str)]) -> Account {
-    Account {
-        name: "main".to_owned(),
-        options: options
-            .iter()
-            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
-            .collect(),
-        secrets: secrets
-            .iter()
-            .map(|(name, value)| ((*name).to_owned(), AccountSecret::new(value)))
-            .collect(),
-        ..Account::default()
-    }
-}
 
 /// Builds a message with a text and no other parts.
 pub fn message(channel: Channel, to: &str) -> Message {
@@ -48,15 +28,6 @@ pub fn message(channel: Channel, to: &str) -> Message {
 /// Returns the object in a JSON value.
 pub fn extra(value: Value) -> Map<String, Value> {
     value.as_object().unwrap().clone()
-}
-
-/// Builds clients that reach this machine.
-pub fn tools() -> DriverClients {
-    let http = Arc::new(Http::new(Guard::open()).unwrap());
-    DriverClients {
-        http: http.clone(),
-        guarded: http,
-    }
 }
 
 /// Builds the circumstances of an attempt, with a timeout generous enough for a busy machine.

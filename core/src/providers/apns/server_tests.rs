@@ -15,7 +15,8 @@ use tokio::sync::{Notify, Semaphore};
 
 use super::driver::Apns;
 use super::token::tests::key;
-use crate::providers::wire_tests::{account, class_of, message, send_context};
+use crate::providers::examples::account;
+use crate::providers::wire_tests::{class_of, message, send_context};
 use crate::providers::{Account, Channel, Class, Driver, ProviderResponse, Scope, Sent};
 
 /// The server's observations.

@@ -220,7 +220,8 @@ mod tests {
 
     use super::*;
     use crate::providers::Channel;
-    use crate::providers::wire_tests::{account, extra, message};
+    use crate::providers::examples::account;
+    use crate::providers::wire_tests::{extra, message};
 
     fn text(message: &Message) -> String {
         let account = account(&[("from", "Shop <shop@example.com>")], &[]);

@@ -7,7 +7,8 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::driver::Smtp;
-use crate::providers::wire_tests::{account, class_of, message, send_context};
+use crate::providers::examples::account;
+use crate::providers::wire_tests::{class_of, message, send_context};
 use crate::providers::{Account, Channel, Class, Driver, ProviderResponse, Scope};
 
 /// The server's answers to `MAIL`, `RCPT`, `DATA` and the dot; an empty text closes the connection.
