@@ -26,7 +26,7 @@ test('a_plan_tells_the_present_time_and_the_first_one_if_it_differs', () => {
   assert.match(plannedText({ first_planned_at: '2026-11-20T12:01:00Z', planned_at: at }, NOW), /; first planned for /);
   assert.equal(forecastText(null, NOW), '');
   const forecast = { at: '2026-11-20T11:00:00Z', is_of_digest: true, sentence: 'passes all gates', gates: [], goes_at: null };
-  assert.equal(forecastText(forecast, NOW), 'Next look of the gates now: its digest passes all gates.');
+  assert.equal(forecastText(forecast, NOW), 'Next check of the gates now: its digest passes all gates.');
 });
 
 test('caps_counts_and_digests_have_their_words', () => {

@@ -80,7 +80,7 @@ impl Collector for ReplicaMetrics {
             used as f64,
         )?;
         if let Some(lag_s) = lag_s {
-            let help = "Lag of the replica at the last look";
+            let help = "Lag of the replica at the last check";
             gauge("flyball_replica_lag_seconds", help, lag_s)?;
         }
         let mut counts = encoder.encode_descriptor(

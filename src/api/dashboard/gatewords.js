@@ -84,7 +84,7 @@ export function forecastText(forecast, now) {
   if (!forecast) return '';
   const at = unixSeconds(forecast.at);
   const subject = forecast.is_of_digest ? 'its digest' : 'it';
-  return `Next look of the gates ${at === null || at <= now ? 'now' : clock(at, now)}: ${subject} ${forecast.sentence}.`;
+  return `Next check of the gates ${at === null || at <= now ? 'now' : clock(at, now)}: ${subject} ${forecast.sentence}.`;
 }
 
 /** @param {Held} held @param {number} now unix seconds */

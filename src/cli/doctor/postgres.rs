@@ -76,7 +76,7 @@ pub(super) async fn check(settings: &Settings, report: &mut Findings) -> Option<
     {
         report.add(Finding::warn(
             CHECK,
-            "behind the pooler producers cannot wake workers, so these look for jobs all the time",
+            "behind the pooler producers cannot wake workers, so these poll for jobs all the time",
             "set DATABASE_DIRECT_URL to the server itself",
         ));
     }
