@@ -23,20 +23,23 @@ pub async fn with_timeout<T, E: Into<Problem>>(
 ) -> Result<T, Problem> {
     match tokio::time::timeout(limit, work).await {
         Ok(answer) => answer.map_err(Into::into),
-        Err(_) => {
-            let limit_s = limit.as_secs();
-            if is_told(&LATE) {
-                tracing::warn!(limit_s, "Postgres did not answer a request in time");
-            } else {
-                tracing::debug!(limit_s, "Postgres still does not answer requests in time");
-            }
-            let what = format!(
-                "Postgres did not answer within {limit_s} s: it is busy, or an open transaction \
-                 holds what this request needs, such as an equal unique_key"
-            );
-            let change = "the change may still be made. Try again soon; a job with a unique_key is \
-                          created once";
-            Err(Problem::unsure(Code::QueueUnavailable, &what, change))
-        }
+        Err(_) => Err(unanswered(limit)),
     }
+}
+
+/// Returns the problem that Postgres did not answer within `limit`, which has passed.
+pub fn unanswered(limit: Duration) -> Problem {
+    let limit_s = limit.as_secs();
+    if is_told(&LATE) {
+        tracing::warn!(limit_s, "Postgres did not answer a request in time");
+    } else {
+        tracing::debug!(limit_s, "Postgres still does not answer requests in time");
+    }
+    let what = format!(
+        "Postgres did not answer within {limit_s} s: it is busy, or an open transaction holds what \
+         this request needs, such as an equal unique_key"
+    );
+    let change = "the change may still be made. Try again soon; a job with a unique_key is created \
+                  once";
+    Problem::unsure(Code::QueueUnavailable, &what, change)
 }

@@ -19,7 +19,7 @@ use crate::admission::{
 use crate::api::clock;
 use crate::api::http::fields::FieldLocation;
 use crate::api::http::problem::{AdmissionProblem, Code, Problem, QueuedMessage};
-use crate::api::http::timeout::{ROW_TIMEOUT, with_timeout};
+use crate::api::http::timeout::{ROW_TIMEOUT, unanswered, with_timeout};
 use crate::jobs::{Error, NewJob};
 use crate::notify::Deliveries;
 use crate::notify::args::PRIORITIES;
@@ -138,9 +138,7 @@ pub async fn accept(
             }
             return Err(typed(&state.problem_types, error.into()));
         }
-        Err(_) => {
-            return with_timeout(ROW_TIMEOUT, std::future::pending::<Result<_, Problem>>()).await;
-        }
+        Err(_) => return Err(unanswered(ROW_TIMEOUT)),
     };
     let Acceptance::Accepted {
         job_id,

@@ -26,7 +26,7 @@ use crate::api::http::fields::FieldError;
 use crate::api::http::operate::{Reason, signed};
 use crate::api::http::problem::{Code, Problem};
 use crate::api::http::query;
-use crate::api::http::timeout::{LIST_TIMEOUT, ROW_TIMEOUT, with_timeout};
+use crate::api::http::timeout::{LIST_TIMEOUT, ROW_TIMEOUT, unanswered, with_timeout};
 use crate::api::jobs::enqueue::{traceparent, warnings};
 use crate::api::jobs::permissions;
 use crate::api::jobs::state::JobsState;
@@ -152,7 +152,7 @@ pub async fn send_batch(
     let accepting = admission.batches.accept(&wanted);
     let accepted = tokio::time::timeout(LIST_TIMEOUT, accepting).await;
     let Ok(accepted) = accepted else {
-        return with_timeout(LIST_TIMEOUT, std::future::pending::<Result<_, Problem>>()).await;
+        return Err(unanswered(LIST_TIMEOUT));
     };
     let (batch_id, used, made) = match accepted {
         Ok(BatchAcceptance::Accepted {
