@@ -1,6 +1,6 @@
 //! `flyball status`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ use super::{connect, output, pause};
 use crate::api::served;
 use crate::app;
 use crate::config::Settings;
-use crate::jobs::Depth;
-use crate::jobs::postgres::KindCost;
+use crate::jobs::postgres::{Depths, KindCost};
 use crate::jobs::serving::{UnservedJobs, differences};
+use crate::jobs::{Depth, OpenGroups, Pause};
 use crate::postgres::ReplicaState;
 use crate::throttle::{self, Status};
 
@@ -28,59 +28,80 @@ pub(super) struct Args {
 }
 
 pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCode> {
-    let queue = connect::queue(&settings).await?;
-    let paused = queue.paused().await?;
-    let workers = queue.live_workers().await?;
-    let differences = differences(&queue.serving().await?);
-    let unserved = queue.unserved().await?;
-    let replica = app::open_replica(&settings, 2)?;
-    let replica = match &replica {
-        Some(replica) => Some(replica.measure().await),
-        None => None,
-    };
-    let depths = queue.depths().await?;
-    let costs = queue.kind_costs().await?;
-    let open_groups = queue.count_open_groups(OPEN_GROUP_AGE).await?;
-    // Jobs are in Postgres: without Redis only the rates of their throttles are missing.
-    let mut rates: BTreeMap<String, Status> = BTreeMap::new();
-    let mut store_lost = None;
-    match connect::throttles(&settings).await {
-        Ok(store) => {
-            for name in store.names().await? {
-                match store.status(&name).await {
-                    Ok(status) => rates.extend(status.map(|status| (name.to_string(), status))),
-                    // One server of a cluster is lost; the others still answer.
-                    Err(error @ throttle::Error::Lost(_)) => store_lost = Some(error.to_string()),
-                    Err(error) => return Err(error.into()),
-                }
-            }
-        }
-        Err(error) => store_lost = Some(super::exit::message(&error)),
+    let status = SystemStatus::read(&settings).await?;
+    match args.json {
+        true => status.print_json()?,
+        false => status.print()?,
     }
-    let jobs: BTreeMap<&str, &Depth> = depths
-        .throttles
-        .iter()
-        .map(|depth| (depth.throttle.as_str(), depth))
-        .collect();
-    let mut names: Vec<&str> = jobs
-        .keys()
-        .copied()
-        .chain(rates.keys().map(String::as_str))
-        .collect();
-    names.sort_unstable();
-    names.dedup();
-
     // The output is as complete as possible, but a script must learn that a service is away.
-    let code = if store_lost.is_some() {
-        ExitCode::from(69)
-    } else {
-        ExitCode::SUCCESS
-    };
-    if args.json {
-        let throttles: Vec<_> = names
-            .iter()
+    match status.store_lost {
+        Some(_) => Ok(ExitCode::from(69)),
+        None => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// The status of everything, as far as the stores answer.
+struct SystemStatus {
+    paused: Option<Pause>,
+    workers: i64,
+    differences: Vec<String>,
+    unserved: Vec<UnservedJobs>,
+    replica: Option<ReplicaState>,
+    depths: Depths,
+    costs: Vec<KindCost>,
+    open_groups: OpenGroups,
+    /// The throttles that the store knows.
+    rates: BTreeMap<String, Status>,
+    /// The reason for which the store, or a part of it, does not answer.
+    store_lost: Option<String>,
+}
+
+impl SystemStatus {
+    async fn read(settings: &Settings) -> anyhow::Result<Self> {
+        let queue = connect::queue(settings).await?;
+        let replica = app::open_replica(settings, 2)?;
+        let (rates, store_lost) = read_rates(settings).await?;
+        Ok(Self {
+            paused: queue.paused().await?,
+            workers: queue.live_workers().await?,
+            differences: differences(&queue.serving().await?),
+            unserved: queue.unserved().await?,
+            replica: match &replica {
+                Some(replica) => Some(replica.measure().await),
+                None => None,
+            },
+            depths: queue.depths().await?,
+            costs: queue.kind_costs().await?,
+            open_groups: queue.count_open_groups(OPEN_GROUP_AGE).await?,
+            rates,
+            store_lost,
+        })
+    }
+
+    /// Returns the counted jobs of each throttle.
+    fn jobs(&self) -> BTreeMap<&str, &Depth> {
+        let depths = self.depths.throttles.iter();
+        depths
+            .map(|depth| (depth.throttle.as_str(), depth))
+            .collect()
+    }
+
+    /// Returns the names of all throttles that the store knows or that jobs name.
+    fn names(&self) -> BTreeSet<&str> {
+        let counted = self.depths.throttles.iter();
+        let counted = counted.map(|depth| depth.throttle.as_str());
+        counted
+            .chain(self.rates.keys().map(String::as_str))
+            .collect()
+    }
+
+    fn print_json(&self) -> anyhow::Result<()> {
+        let jobs = self.jobs();
+        let throttles: Vec<_> = self
+            .names()
+            .into_iter()
             .map(|name| {
-                let rate = rates.get(*name);
+                let rate = self.rates.get(name);
                 json!({
                     "name": name,
                     "effective_rps": rate.map(|status| status.effective_rps),
@@ -90,87 +111,97 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
             })
             .collect();
         output::json(&json!({
-            "paused": paused,
-            "workers": workers,
-            "differences": differences,
-            "unserved": unserved,
-            "open_groups": open_groups,
-            "store_lost": store_lost,
-            "replica": replica.as_ref().map(|replica| json!({
+            "paused": self.paused,
+            "workers": self.workers,
+            "differences": self.differences,
+            "unserved": self.unserved,
+            "open_groups": self.open_groups,
+            "store_lost": self.store_lost,
+            "replica": self.replica.as_ref().map(|replica| json!({
                 "used": replica.unused.is_none(),
                 "lag_s": replica.lag.map(|lag| lag.as_secs_f64()),
                 "unused": replica.unused,
             })),
-            "counted_at": depths.at,
-            "counts_age_s": depths.age.map(|age| age.as_secs_f64()),
-            "counts_kept": depths.is_kept,
+            "counted_at": self.depths.at,
+            "counts_age_s": self.depths.age.map(|age| age.as_secs_f64()),
+            "counts_kept": self.depths.is_kept,
             "throttles": throttles,
-            "costs": costs
+            "costs": self
+                .costs
                 .iter()
                 .map(|one| json!({"kind": one.kind, "attempts": one.attempts, "mean_cost": one.mean}))
                 .collect::<Vec<_>>(),
-        }))?;
-        return Ok(code);
+        }))
     }
-    match &paused {
-        Some(paused) => say!("everything is {}", pause::sentence(paused)),
-        None => say!("running: no pause of everything"),
+
+    fn print(&self) -> anyhow::Result<()> {
+        match &self.paused {
+            Some(paused) => say!("everything is {}", pause::sentence(paused)),
+            None => say!("running: no pause of everything"),
+        }
+        match self.workers {
+            0 => say!("0 live workers: no job runs; {}", served::START_ONE),
+            1 => say!("1 live worker"),
+            workers => say!("{workers} live workers"),
+        }
+        for difference in &self.differences {
+            say!("difference: {difference}");
+        }
+        for one in &self.unserved {
+            say!("{}", unserved(one));
+        }
+        if let Some(oldest) = self.open_groups.oldest_at {
+            say!(
+                "{} groups are open for more than a day, the oldest since {oldest:.0}: nobody \
+                 sealed them, so they never end; see flyball group list --state open",
+                self.open_groups.groups
+            );
+        }
+        if let Some(reason) = &self.store_lost {
+            say!("{reason}");
+        }
+        if let Some(replica) = &self.replica {
+            say!("{}", lists_are_read(replica));
+        }
+        match (served::age_of(&self.depths), self.depths.at) {
+            (Some(age), _) => say!("jobs {age}"),
+            (None, Some(at)) => say!("jobs counted at {at:.0}"),
+            (None, None) => {}
+        }
+        self.print_throttles()?;
+        self.print_costs()
     }
-    match workers {
-        0 => say!("0 live workers: no job runs; {}", served::START_ONE),
-        1 => say!("1 live worker"),
-        _ => say!("{workers} live workers"),
-    }
-    for difference in &differences {
-        say!("difference: {difference}");
-    }
-    for one in &unserved {
-        say!("{}", self::unserved(one));
-    }
-    if let Some(oldest) = open_groups.oldest_at {
-        say!(
-            "{} groups are open for more than a day, the oldest since {oldest:.0}: nobody sealed \
-             them, so they never end; see flyball group list --state open",
-            open_groups.groups
-        );
-    }
-    if let Some(reason) = &store_lost {
-        say!("{reason}");
-    }
-    if let Some(replica) = &replica {
-        say!("{}", lists_are_read(replica));
-    }
-    match (served::age_of(&depths), depths.at) {
-        (Some(age), _) => say!("jobs {age}"),
-        (None, Some(at)) => say!("jobs counted at {at:.0}"),
-        (None, None) => {}
-    }
-    let header = ["THROTTLE", "RPS", "READY", "SCHEDULED", "RUNNING", "DEAD"];
-    // The API's own throttles have no waiting jobs.
-    let shown = names.iter().filter(|name| !name.starts_with("api:"));
-    output::table(
-        &header,
-        shown.map(|name| {
-            let rate = rates.get(*name).map_or_else(String::new, |status| {
-                if status.knobs.paused {
-                    "paused".to_owned()
-                } else {
-                    output::rate(status.effective_rps)
-                }
-            });
+
+    fn print_throttles(&self) -> anyhow::Result<()> {
+        let jobs = self.jobs();
+        let header = ["THROTTLE", "RPS", "READY", "SCHEDULED", "RUNNING", "DEAD"];
+        // The API's own throttles have no waiting jobs.
+        let names = self.names().into_iter();
+        let shown = names.filter(|name| !name.starts_with("api:"));
+        let row = |name: &str| {
+            let rate = match self.rates.get(name) {
+                Some(status) if status.knobs.paused => "paused".to_owned(),
+                Some(status) => output::rate(status.effective_rps),
+                None => String::new(),
+            };
             let count =
                 |read: fn(&Depth) -> i64| jobs.get(name).map_or(0, |depth| read(depth)).to_string();
             vec![
-                (*name).to_owned(),
+                name.to_owned(),
                 rate,
                 count(|d| d.ready),
                 count(|d| d.scheduled),
                 count(|d| d.running),
                 count(|d| d.dead),
             ]
-        }),
-    )?;
-    if !costs.is_empty() {
+        };
+        output::table(&header, shown.map(row))
+    }
+
+    fn print_costs(&self) -> anyhow::Result<()> {
+        if self.costs.is_empty() {
+            return Ok(());
+        }
         let header = ["KIND", "ATTEMPTS", "MEAN COST"];
         let row = |one: &KindCost| {
             vec![
@@ -179,9 +210,30 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
                 output::number(one.mean),
             ]
         };
-        output::table(&header, costs.iter().map(row))?;
+        output::table(&header, self.costs.iter().map(row))
     }
-    Ok(code)
+}
+
+/// Reads the throttles, and the reason for which some are missing: jobs are in Postgres, and
+/// without Redis only the rates of their throttles are missing.
+async fn read_rates(
+    settings: &Settings,
+) -> anyhow::Result<(BTreeMap<String, Status>, Option<String>)> {
+    let mut rates = BTreeMap::new();
+    let store = match connect::throttles(settings).await {
+        Ok(store) => store,
+        Err(error) => return Ok((rates, Some(super::exit::message(&error)))),
+    };
+    let mut lost = None;
+    for name in store.names().await? {
+        match store.status(&name).await {
+            Ok(status) => rates.extend(status.map(|status| (name.to_string(), status))),
+            // One server of a cluster is lost; the others still answer.
+            Err(error @ throttle::Error::Lost(_)) => lost = Some(error.to_string()),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok((rates, lost))
 }
 
 /// Describes the server from which lists are read, in one sentence.
