@@ -1,7 +1,6 @@
 //! The pages under `docs/`, compared with the program.
 
 mod command_line;
-mod doors;
 mod handler;
 mod interfaces;
 mod languages;
@@ -9,5 +8,6 @@ mod page;
 mod pages;
 mod providers;
 mod settings;
+mod verbs;
 
 pub use page::{blocks, code, read, rows, section};

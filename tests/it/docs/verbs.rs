@@ -1,4 +1,4 @@
-//! The table of doors is true: each name in it exists, and no route, command or function is
+//! The table of verbs is true: each name in it exists, and no route, command or function is
 //! missing.
 
 use std::any::type_name;
@@ -8,7 +8,7 @@ use super::command_line::commands;
 use super::page::{read, root};
 use crate::support::database;
 
-const PAGE: &str = "docs/reference/doors.md";
+const PAGE: &str = "docs/reference/interfaces.md";
 
 /// Returns the types of the Rust column, which must be in the façade to compile here, with the
 /// folders that hold its methods.
@@ -33,14 +33,14 @@ fn facade() -> Vec<(&'static str, &'static [&'static str])> {
     types.map(|(name, folders)| (short(name), folders)).to_vec()
 }
 
-/// One cell of the table: its door, the names in it, and its text.
+/// One cell of the table: its interface, the names in it, and its text.
 struct Cell {
-    door: usize,
+    interface: usize,
     names: Vec<String>,
     text: String,
 }
 
-const DOORS: [&str; 5] = ["SQL", "HTTP", "CLI", "Rust", "page"];
+const INTERFACES: [&str; 5] = ["SQL", "HTTP", "CLI", "Rust", "page"];
 
 fn cells() -> Vec<Cell> {
     let page = read(PAGE);
@@ -50,8 +50,8 @@ fn cells() -> Vec<Cell> {
     rows.flat_map(|line| {
         let cells: Vec<&str> = line.trim_matches('|').split(" |").map(str::trim).collect();
         assert_eq!(cells.len(), 6, "{line}");
-        let cell = |(door, text): (usize, &&str)| Cell {
-            door,
+        let cell = |(interface, text): (usize, &&str)| Cell {
+            interface,
             names: match text.starts_with('–') {
                 true => Vec::new(),
                 false => text
@@ -61,16 +61,18 @@ fn cells() -> Vec<Cell> {
                     .map(str::to_owned)
                     .collect(),
             },
-            text: format!("{}: {} {text}", cells[0], DOORS[door]),
+            text: format!("{}: {} {text}", cells[0], INTERFACES[interface]),
         };
         cells[1..].iter().enumerate().map(cell).collect::<Vec<_>>()
     })
     .collect()
 }
 
-fn named(door: &str) -> BTreeSet<String> {
-    let of_door = cells().into_iter().filter(|cell| DOORS[cell.door] == door);
-    of_door.flat_map(|cell| cell.names).collect()
+fn named(interface: &str) -> BTreeSet<String> {
+    let of_interface = cells()
+        .into_iter()
+        .filter(|cell| INTERFACES[cell.interface] == interface);
+    of_interface.flat_map(|cell| cell.names).collect()
 }
 
 #[test]
