@@ -6,13 +6,13 @@ use crate::{jobs, throttle};
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// Postgres does not answer.
-    #[error("postgres did not answer: {0}")]
+    #[error("Postgres did not answer: {0}")]
     Lost(String),
     /// Any other error of Postgres.
-    #[error("postgres failed: {0}")]
+    #[error("Postgres failed: {0}")]
     Failed(String),
     /// Redis does not answer.
-    #[error("redis did not answer: {0}")]
+    #[error("Redis did not answer: {0}")]
     ThrottlesLost(String),
 }
 

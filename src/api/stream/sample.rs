@@ -125,13 +125,13 @@ impl Sampler {
                 if self.refusals.failed(now) {
                     tracing::warn!(
                         redis.error = refusal,
-                        "redis takes no writes; throttles follow on_store_loss"
+                        "Redis takes no writes; throttles follow on_store_loss"
                     );
                 }
             }
             None => {
                 if self.refusals.succeeded(now) {
-                    tracing::info!("redis takes writes again");
+                    tracing::info!("Redis takes writes again");
                 }
             }
         }

@@ -312,7 +312,7 @@ async fn a_redis_that_answers_and_takes_no_writes_is_told_by_the_metric_and_the_
     fixture.redis("CONFIG SET maxmemory 1").await;
 
     until("1.0").await;
-    let told = process.logged("redis takes no writes", SOON).await;
+    let told = process.logged("Redis takes no writes", SOON).await;
     assert!(told.contains("OOM: it is out of memory"), "{told}");
     fixture.redis("CONFIG SET maxmemory 0").await;
     until("0.0").await;

@@ -197,7 +197,7 @@ impl LinkInner {
         if !self.is_replica.swap(true, Ordering::SeqCst) {
             tracing::warn!(
                 redis.error = REPLICA,
-                "redis has become a replica; a new connection is made"
+                "Redis has become a replica; a new connection is made"
             );
             self.connect_anew();
         }
@@ -265,7 +265,7 @@ async fn look(inner: Weak<LinkInner>, wake: Arc<Notify>) {
             if looks == 0 {
                 tracing::warn!(
                     redis.error = why,
-                    "redis cannot be used; throttles follow on_store_loss"
+                    "Redis cannot be used; throttles follow on_store_loss"
                 );
             }
             looks += 1;
@@ -278,7 +278,7 @@ async fn look(inner: Weak<LinkInner>, wake: Arc<Notify>) {
             sleep(PROBE_EVERY).await;
         } else {
             if looks > 0 {
-                tracing::info!("redis answers again");
+                tracing::info!("Redis answers again");
             }
             looks = 0;
             link.is_replica.store(false, Ordering::SeqCst);
