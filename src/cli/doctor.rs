@@ -18,9 +18,9 @@ use super::output::{self, say};
 use crate::config::{self, Settings};
 
 /// Checks the servers, the replica for lists, the schema, the settings, the clocks, the limits, the
-/// workers, the upkeep, the schedules and the signals of governed throttles. Prints one line for
-/// each finding, without secrets and addresses; changes nothing. Exits with 1 if a check failed, and
-/// with 0 if all are ok or only warn
+/// workers, the housekeeping, the schedules and the signals of governed throttles. Prints one line
+/// for each finding, without secrets and addresses; changes nothing. Exits with 1 if a check failed,
+/// and with 0 if all are ok or only warn
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// Print JSON
@@ -68,7 +68,7 @@ async fn check(settings: &Settings, report: &mut Findings) {
     let store = servers::check_redis(settings, report).await;
     if let Some(queue) = &queue {
         work::check_workers(settings, queue, report).await;
-        work::check_upkeep(settings, queue, report).await;
+        work::check_housekeeping(settings, queue, report).await;
         work::check_schedules(queue, report).await;
     }
     if let (Some(queue), Some(store)) = (&queue, &store) {

@@ -1,4 +1,4 @@
-//! Checks of the workers, of jobs that nobody serves, of the upkeep and of schedules.
+//! Checks of the workers, of jobs that nobody serves, of housekeeping and of schedules.
 
 use super::super::pause;
 use super::finding::{Finding, Findings};
@@ -125,10 +125,10 @@ fn not_served(one: &UnservedJobs) -> Finding {
 }
 
 /// Checks that some process creates the days ahead and empties those past their retention.
-pub(super) async fn check_upkeep(settings: &Settings, queue: &Queue, report: &mut Findings) {
-    const CHECK: &str = "upkeep";
+pub(super) async fn check_housekeeping(settings: &Settings, queue: &Queue, report: &mut Findings) {
+    const CHECK: &str = "housekeeping";
     let kept_days = settings.retention_days;
-    let Ok(overdue) = queue.overdue_upkeep(kept_days).await else {
+    let Ok(overdue) = queue.overdue_housekeeping(kept_days).await else {
         report.add(Finding::fail(
             CHECK,
             "the partitions of the queue cannot be read",

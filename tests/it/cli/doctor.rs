@@ -344,8 +344,12 @@ async fn days_that_no_process_creates_or_empties_are_named() {
     )
     .await;
 
-    let report = fails(&shell, "upkeep", "1 of the next 3 days have no partition");
-    let warned = found(&report, "upkeep", "warn");
+    let report = fails(
+        &shell,
+        "housekeeping",
+        "1 of the next 3 days have no partition",
+    );
+    let warned = found(&report, "housekeeping", "warn");
     assert!(warned[0].starts_with("1 days of jobs"), "{warned:?}");
 }
 

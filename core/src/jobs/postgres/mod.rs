@@ -71,7 +71,7 @@ pub use look::SeenJob;
 pub use maintenance::{FailedStep, KindRetention, MaintenanceReport, Retention};
 pub use migrate::{MIGRATOR, Schema};
 pub use notify::{NewMessage, SentMessage};
-pub use overdue::OverdueUpkeep;
+pub use overdue::OverdueHousekeeping;
 pub use promote::{Promoted, PromotionCursor};
 pub(crate) use read::{retry, waits};
 pub use release::Released;
@@ -187,7 +187,7 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("forget lanes", maintenance::FORGET_LANES),
     ("forget depths", maintenance::FORGET_DEPTHS),
     ("forget batches", maintenance::FORGET_BATCHES),
-    ("overdue upkeep", overdue::OVERDUE),
+    ("overdue housekeeping", overdue::OVERDUE),
     ("kinds", kinds::KINDS),
     ("register kind", kinds::REGISTER_KIND),
     ("kind", kinds::KIND),

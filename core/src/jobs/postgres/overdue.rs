@@ -1,4 +1,4 @@
-//! Upkeep that is overdue, because no process does it.
+//! Housekeeping that is overdue, because no process does it.
 
 use sqlx::Row;
 
@@ -25,9 +25,9 @@ select (
             and not exists (select from flyball.day d where d.day = p.day)
     ) as unpruned_days";
 
-/// Upkeep that no process has done in time.
+/// Housekeeping that no process has done in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OverdueUpkeep {
+pub struct OverdueHousekeeping {
     /// Days among the next three that have no partition yet.
     pub missing_days: i64,
     /// Days past their retention for a day that were never emptied.
@@ -35,13 +35,13 @@ pub struct OverdueUpkeep {
 }
 
 impl Queue {
-    /// Returns the upkeep that is overdue, if finished jobs are kept for so many days.
-    pub async fn overdue_upkeep(&self, kept_days: u32) -> Result<OverdueUpkeep, Error> {
+    /// Returns the housekeeping that is overdue, if finished jobs are kept for so many days.
+    pub async fn overdue_housekeeping(&self, kept_days: u32) -> Result<OverdueHousekeeping, Error> {
         let row = sqlx::query(OVERDUE)
             .bind(i64::from(kept_days))
             .fetch_one(&self.pool)
             .await?;
-        Ok(OverdueUpkeep {
+        Ok(OverdueHousekeeping {
             missing_days: row.try_get("missing_days")?,
             unpruned_days: row.try_get("unpruned_days")?,
         })

@@ -79,7 +79,7 @@ async fn old_days_are_found_where_the_planner_looks_at_all_relations_first() {
     run(pool, plan).await;
     let queue = Queue::connect(database.url(), 2, SOON).await.unwrap();
 
-    let overdue = queue.overdue_upkeep(7).await.unwrap();
+    let overdue = queue.overdue_housekeeping(7).await.unwrap();
     let done = queue.maintain(WEEK).await.unwrap();
 
     assert_eq!((overdue.unpruned_days, overdue.missing_days), (1, 0));
