@@ -1,11 +1,11 @@
 //! Jobs after which none may run, refused by name at every entry point.
 
-use flyball::jobs::{AfterFailure, Client, Error, NewGroup};
+use flyball::jobs::{AfterFailure, Client, NewGroup};
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Executor};
 
 use super::enqueue::{count, one};
-use super::fixture::{http, queue};
+use super::fixture::{http, queue, refused};
 use super::permissions::RolesFixture;
 
 #[tokio::test]
@@ -42,22 +42,7 @@ async fn numbers_that_are_no_jobs_and_fields_that_do_not_fit_are_refused_and_not
         ),
     ];
     for (job, at, output) in cases {
-        let by_columns = queue.enqueue(&[http(), job.clone()]).await.unwrap_err();
-        let Error::Refused {
-            index,
-            field,
-            message,
-        } = &by_columns
-        else {
-            panic!("{by_columns}")
-        };
-        assert_eq!((*index, field.as_str()), (Some(1), at), "{by_columns}");
-        assert!(message.starts_with(output), "{at}: {message}");
-        let alone = Client.enqueue(&queue.pool, job.clone()).await.unwrap_err();
-        assert!(
-            matches!(&alone, Error::Refused { index: None, field, message: same } if field == at && same == message),
-            "{alone}"
-        );
+        refused(&queue, &job, at, output).await;
     }
     for (jobs, output) in [
         (

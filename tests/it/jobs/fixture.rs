@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use flyball::jobs::postgres::{Ending, Finish, LaneClaim, NewWorker};
-use flyball::jobs::{NewJob, Queue, State};
+use flyball::jobs::{Client, Error, NewJob, Queue, State};
 use flyball::postgres::Db;
 use serde_json::json;
 use sqlx::AssertSqlSafe;
@@ -96,4 +96,26 @@ pub async fn count(queue: &Queue, sql: &str) -> i64 {
         .fetch_one(&queue.pool)
         .await
         .unwrap()
+}
+
+/// Checks that a job is refused among others and alone, for the same field with the same message;
+/// returns the message.
+pub async fn refused(queue: &Queue, job: &NewJob, at: &str, output: &str) -> String {
+    let among = queue.enqueue(&[http(), job.clone()]).await.unwrap_err();
+    let Error::Refused {
+        index,
+        field,
+        message,
+    } = &among
+    else {
+        panic!("{among}")
+    };
+    assert_eq!((*index, field.as_str()), (Some(1), at), "{among}");
+    assert!(message.starts_with(output), "{at}: {message}");
+    let alone = Client.enqueue(&queue.pool, job.clone()).await.unwrap_err();
+    assert!(
+        matches!(&alone, Error::Refused { index: None, field, message: same } if field == at && same == message),
+        "{alone}"
+    );
+    message.clone()
 }

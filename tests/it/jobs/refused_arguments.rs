@@ -1,11 +1,11 @@
 //! Invalid arguments cause the same error through every interface.
 
-use flyball::jobs::{Client, Error, NewJob};
+use flyball::jobs::{Error, NewJob};
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Executor};
 
 use super::enqueue::count;
-use super::fixture::{http, queue};
+use super::fixture::{http, queue, refused};
 
 #[tokio::test]
 async fn every_wrong_argument_is_refused_with_the_same_words_by_every_entry_point() {
@@ -190,23 +190,7 @@ async fn every_wrong_argument_is_refused_with_the_same_words_by_every_entry_poin
     ];
 
     for (job, at, output) in cases {
-        let by_columns = queue.enqueue(&[http(), job.clone()]).await.unwrap_err();
-        let Error::Refused {
-            index,
-            field,
-            message,
-        } = &by_columns
-        else {
-            panic!("{by_columns}")
-        };
-        assert_eq!((*index, field.as_str()), (Some(1), at));
-        assert!(message.starts_with(output), "{at}: {message}");
-
-        let alone = Client.enqueue(&queue.pool, job.clone()).await.unwrap_err();
-        assert!(
-            matches!(&alone, Error::Refused { index: None, field, message: same } if field == at && same == message),
-            "{alone}"
-        );
+        let message = refused(&queue, &job, at, output).await;
 
         let by_json = sqlx::query("select flyball.enqueue_many($1)")
             .bind(json!([http(), job]))

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use flyball::jobs::postgres::{LaneClaim, NewWorker};
+use flyball::jobs::postgres::LaneClaim;
 use flyball::jobs::{NewJob, Queue, State};
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
-use super::fixture::{SOON, WEEK, jobs_of, number, old_day, queue, run};
+use super::fixture::{SOON, WEEK, jobs_of, number, old_day, queue, run, worker};
 use crate::support::{Database, eventually, unique};
 
 async fn run_on(connection: &mut PgConnection, sql: &str) {
@@ -354,17 +354,7 @@ async fn what_came_late_to_an_old_day_is_claimed_like_any_other_job() {
     let pool = database.pool();
     let (mut ids, _) = late_jobs_of_an_old_day(&database, &queue).await;
     let lane = number(pool, "select flyball.lane_of('late', '')").await;
-    let kinds = vec!["http".to_owned()];
-    let worker = queue
-        .register(&NewWorker {
-            name: "w".into(),
-            host: "h".into(),
-            pid: 1,
-            ttl: SOON,
-            kinds,
-        })
-        .await
-        .unwrap();
+    let worker = worker(&queue, SOON).await;
     let claimed = queue
         .claim(worker, 7, &[LaneClaim::first(lane, 9)])
         .await
@@ -381,17 +371,7 @@ async fn a_prune_that_meets_a_reader_lets_claims_pass() {
     let (database, queue) = queue().await;
     let pool = database.pool();
     let day = old_day(pool, 9, 1_000, 10).await;
-    let kinds = vec!["http".to_owned()];
-    let worker = queue
-        .register(&NewWorker {
-            name: "w".into(),
-            host: "h".into(),
-            pid: 1,
-            ttl: SOON,
-            kinds,
-        })
-        .await
-        .unwrap();
+    let worker = worker(&queue, SOON).await;
     queue
         .enqueue(&vec![
             NewJob {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use flyball::jobs::Queue;
-use flyball::jobs::postgres::Retention;
+use flyball::jobs::postgres::{NewWorker, Retention};
 use sqlx::{AssertSqlSafe, PgPool};
 
 use crate::support::{Database, database};
@@ -35,6 +35,17 @@ pub async fn queue() -> (Database, Queue) {
     let database = database().await;
     let queue = Queue::connect(database.url(), 6, SOON).await.unwrap();
     (database, queue)
+}
+
+pub async fn worker(queue: &Queue, ttl: Duration) -> i32 {
+    let worker = NewWorker {
+        name: "w".into(),
+        host: "h".into(),
+        pid: 1,
+        ttl,
+        kinds: vec!["http".to_owned()],
+    };
+    queue.register(&worker).await.unwrap()
 }
 
 pub async fn run(pool: &PgPool, sql: &str) {

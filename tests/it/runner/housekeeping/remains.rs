@@ -3,30 +3,20 @@
 use std::time::Duration;
 
 use flyball::admission::Batches;
-use flyball::jobs::postgres::{Ending, Finish, LaneClaim, NewWorker, Retention};
+use flyball::jobs::postgres::{Ending, Finish, LaneClaim, Retention};
 use flyball::jobs::{Attribution, NewJob, Queue, State};
 use flyball::stack::{SpawnOptions, spawn};
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool};
 
-use super::fixture::{SOON, WEEK, number, queue, run};
+use super::fixture::{SOON, WEEK, number, queue, run, worker};
 use crate::support::{PROGRAM, eventually};
 
 #[tokio::test]
 async fn a_claim_without_a_job_ends_at_once_where_people_see_it() {
     let (database, queue) = queue().await;
     let pool = database.pool();
-    let kinds = vec!["http".to_owned()];
-    let worker = queue
-        .register(&NewWorker {
-            name: "w".into(),
-            host: "h".into(),
-            pid: 1,
-            ttl: SOON,
-            kinds,
-        })
-        .await
-        .unwrap();
+    let worker = worker(&queue, SOON).await;
     let job = NewJob {
         throttle: "t".into(),
         ..NewJob::new("http", json!({"url": "http://127.0.0.1/"}))
@@ -79,17 +69,7 @@ async fn a_claim_without_a_job_ends_at_once_where_people_see_it() {
 async fn a_lease_whose_job_is_gone_is_reported_when_its_worker_is_dead() {
     let (database, queue) = queue().await;
     let pool = database.pool();
-    let kinds = vec!["http".to_owned()];
-    let worker = queue
-        .register(&NewWorker {
-            name: "w".into(),
-            host: "h".into(),
-            pid: 1,
-            ttl: SOON,
-            kinds,
-        })
-        .await
-        .unwrap();
+    let worker = worker(&queue, SOON).await;
     let job = NewJob {
         throttle: "t".into(),
         ..NewJob::new("http", json!({"url": "http://127.0.0.1/"}))
@@ -432,17 +412,7 @@ async fn hot_tables_do_not_grow_from_round_to_round_after_a_long_reader_has_gone
     let queue = Queue::connect(url, 6, SOON).await.unwrap();
     queue.migrate().await.unwrap();
     let pool = &PgPool::connect(url).await.unwrap();
-    let kinds = vec!["http".to_owned()];
-    let worker = queue
-        .register(&NewWorker {
-            name: "w".into(),
-            host: "h".into(),
-            pid: 1,
-            ttl: Duration::from_secs(600),
-            kinds,
-        })
-        .await
-        .unwrap();
+    let worker = worker(&queue, Duration::from_secs(600)).await;
     let tables = ["ready", "lease", "scheduled"];
     let measure = async || {
         let mut sizes = Vec::new();
