@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use crate::jobs::postgres::MaintenanceReport;
 use crate::service::FailureLog;
 
-/// The time after which days that no process empties are told, and the time between two tellings.
+/// The time after which days that no process empties are logged, and until they are logged again.
 const OVERDUE_AFTER: Duration = Duration::from_secs(3600);
 
-/// The faults that rounds of housekeeping have told, so that each is told when it begins and every
-/// few minutes.
+/// The faults that rounds of housekeeping have logged, so that each is logged when it begins and
+/// every few minutes.
 #[derive(Debug, Default)]
 pub(super) struct HousekeepingLog {
     failing: BTreeMap<&'static str, FailureLog>,
@@ -35,7 +35,7 @@ impl HousekeepingLog {
         }
         for one in &done.failed {
             let (step, error) = (one.step, &one.error);
-            if self.is_told(step, now) {
+            if self.is_logged(step, now) {
                 tracing::warn!(
                     step,
                     error,
@@ -62,7 +62,7 @@ impl HousekeepingLog {
     }
 
     /// Returns true if the failure of a step is to be logged as one.
-    fn is_told(&mut self, step: &'static str, now: Instant) -> bool {
+    fn is_logged(&mut self, step: &'static str, now: Instant) -> bool {
         self.failing.entry(step).or_default().failed(now)
     }
 
@@ -89,18 +89,18 @@ mod tests {
     fn a_step_that_keeps_failing_is_told_again_and_ends_with_the_first_success() {
         let (mut log, began) = (HousekeepingLog::default(), Instant::now());
         let at = |minutes: u64| began + Duration::from_secs(60 * minutes);
-        assert!(log.is_told("prune", at(0)));
-        assert!(!log.is_told("prune", at(1)) && !log.is_told("prune", at(4)));
-        assert!(log.is_told("thin", at(4)), "another step");
+        assert!(log.is_logged("prune", at(0)));
+        assert!(!log.is_logged("prune", at(1)) && !log.is_logged("prune", at(4)));
+        assert!(log.is_logged("thin", at(4)), "another step");
         assert!(
-            log.is_told("prune", at(5)),
+            log.is_logged("prune", at(5)),
             "a log of hours must not forget"
         );
 
         log.note(&MaintenanceReport::default(), at(6));
 
         assert!(log.failing.is_empty());
-        assert!(log.is_told("prune", at(7)), "another fault");
+        assert!(log.is_logged("prune", at(7)), "another fault");
     }
 
     #[test]

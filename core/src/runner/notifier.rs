@@ -10,19 +10,19 @@ use tokio::sync::Notify;
 
 use crate::jobs::activity::Activity;
 
-/// Most lanes remembered one by one between two looks; further ones count as work somewhere.
+/// Most lanes remembered one by one between two polls; further ones count as work somewhere.
 const MAX_LANES: usize = 20_000;
 
-/// The rings since the dispatcher last looked.
+/// The notifications since the dispatcher last read them.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct PendingWakeups {
     /// Lanes that have work.
     pub(super) lanes: BTreeSet<i64>,
     /// True if there is work in a lane that was not named.
     pub(super) somewhere: bool,
-    /// True if a look found what no ring told of.
+    /// True if a poll found work that no notification named.
     pub(super) unheard: bool,
-    /// Number of rings.
+    /// The number of notifications.
     pub(super) times: u32,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct Notifier {
 }
 
 impl Notifier {
-    /// Creates a notifier whose rings are events in `activity`.
+    /// Creates a notifier whose notifications are events in `activity`.
     pub(super) fn new(activity: Arc<Activity>) -> Self {
         Self {
             activity,
@@ -42,7 +42,7 @@ impl Notifier {
         }
     }
 
-    /// Rings for lanes that have work or, if none is named, for work somewhere.
+    /// Notifies of lanes that have work or, if none is named, of work somewhere.
     pub(super) fn notify(&self, lanes: &[i64]) {
         let mut woken = self.lock();
         woken.times += 1;
@@ -55,19 +55,19 @@ impl Notifier {
         self.notify.notify_one();
     }
 
-    /// Rings for work that a look found and no ring told of, so that the dispatcher looks in every
-    /// way that it has.
+    /// Notifies of work that a poll found and no notification named, so that the dispatcher looks in
+    /// every way that it has.
     pub(super) fn notify_unheard(&self) {
         self.lock().unheard = true;
         self.notify(&[]);
     }
 
-    /// Returns the rings since the last call, and forgets them.
+    /// Returns the notifications since the last call, and forgets them.
     pub(super) fn take(&self) -> PendingWakeups {
         std::mem::take(&mut self.lock())
     }
 
-    /// Waits for the next ring.
+    /// Waits for the next notification.
     pub(super) async fn notified(&self) {
         self.notify.notified().await;
     }

@@ -15,7 +15,7 @@ const LONGEST_TICK: Duration = Duration::from_secs(30);
 
 /// The time after which a loop that still fails is logged again, so that it is not forgotten in a
 /// log of hours.
-const TELL_AGAIN: Duration = Duration::from_secs(300);
+const LOG_AGAIN: Duration = Duration::from_secs(300);
 
 /// The time without a failure after which a loop that failed works again. A tick without work
 /// succeeds while the store is away, too.
@@ -25,7 +25,7 @@ const CALM: Duration = Duration::from_secs(10);
 #[derive(Debug, Default)]
 pub struct FailureLog {
     last: Option<Instant>,
-    told: Option<Instant>,
+    logged: Option<Instant>,
 }
 
 impl FailureLog {
@@ -37,13 +37,13 @@ impl FailureLog {
     /// Notes a failure; returns true if it is to be logged: the first, and one every few minutes.
     pub fn failed(&mut self, now: Instant) -> bool {
         self.last = Some(now);
-        let is_told = self
-            .told
-            .is_none_or(|told| now.duration_since(told) >= TELL_AGAIN);
-        if is_told {
-            self.told = Some(now);
+        let is_logged = self
+            .logged
+            .is_none_or(|logged| now.duration_since(logged) >= LOG_AGAIN);
+        if is_logged {
+            self.logged = Some(now);
         }
-        is_told
+        is_logged
     }
 
     /// Notes a failure of work whose successes are not noted; returns true if it is to be logged:

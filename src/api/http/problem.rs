@@ -38,7 +38,7 @@ static LOST_BY_THROTTLES: LazyLock<Mutex<FailureLog>> = LazyLock::new(Mutex::def
 
 /// Returns true if a request that a store did not answer is to be logged: the first of an outage,
 /// and one every few minutes.
-pub(super) fn is_told(lost: &Mutex<FailureLog>) -> bool {
+pub(super) fn is_logged(lost: &Mutex<FailureLog>) -> bool {
     lost.lock().failed_anew(Instant::now())
 }
 
@@ -294,7 +294,7 @@ impl Problem {
             .retry_after(retry_after_s),
             jobs::Error::Capped { rule, reset_at, .. } => Self::capped(rule, reset_at),
             jobs::Error::Lost(reason) => {
-                if is_told(&LOST_BY_QUEUE) {
+                if is_logged(&LOST_BY_QUEUE) {
                     tracing::warn!(%reason, "the queue store did not answer a request");
                 } else {
                     tracing::debug!(%reason, "the queue store still does not answer requests");
@@ -423,7 +423,7 @@ impl From<throttle::Error> for Problem {
     fn from(error: throttle::Error) -> Self {
         match error {
             throttle::Error::Lost(reason) => {
-                if is_told(&LOST_BY_THROTTLES) {
+                if is_logged(&LOST_BY_THROTTLES) {
                     tracing::warn!(%reason, "the throttle store did not answer a request");
                 } else {
                     tracing::debug!(%reason, "the throttle store still does not answer requests");

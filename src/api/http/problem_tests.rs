@@ -81,8 +81,8 @@ fn a_full_disk_is_named_and_told_for_a_minute() {
 #[test]
 fn the_requests_of_one_outage_are_one_line_of_the_log() {
     let lost = Mutex::default();
-    assert!(is_told(&lost));
-    assert!(!is_told(&lost) && !is_told(&lost));
+    assert!(is_logged(&lost));
+    assert!(!is_logged(&lost) && !is_logged(&lost));
 }
 
 #[test]

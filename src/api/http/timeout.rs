@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::problem::{Code, Problem, is_told};
+use super::problem::{Code, Problem, is_logged};
 use crate::service::FailureLog;
 
 /// The timeout for one row, one job or one edit.
@@ -30,7 +30,7 @@ pub async fn with_timeout<T, E: Into<Problem>>(
 /// Returns the problem that Postgres did not answer within `limit`, which has passed.
 pub fn unanswered(limit: Duration) -> Problem {
     let limit_s = limit.as_secs();
-    if is_told(&LATE) {
+    if is_logged(&LATE) {
         tracing::warn!(limit_s, "Postgres did not answer a request in time");
     } else {
         tracing::debug!(limit_s, "Postgres still does not answer requests in time");

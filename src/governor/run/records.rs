@@ -126,7 +126,7 @@ impl Records {
             .await
         {
             Err(JournalError::Postgres(error)) => {
-                if self.is_told() {
+                if self.is_logged() {
                     tracing::warn!(throttle.name = %throttle.name, %error, "saving the governor's state failed");
                 }
                 Ok(())
@@ -137,7 +137,7 @@ impl Records {
 
     /// Returns true if a failure of the journal is to be logged: the first of an outage, whichever
     /// the throttle, and one every few minutes.
-    fn is_told(&self) -> bool {
+    fn is_logged(&self) -> bool {
         self.failures.lock().failed_anew(Instant::now())
     }
 
@@ -165,7 +165,7 @@ impl Records {
         match self.journal.append(term, &decision).await {
             Ok(id) => decision.id = id,
             Err(error) => {
-                if self.is_told() {
+                if self.is_logged() {
                     tracing::warn!(throttle.name = %throttle.name, %error, "recording a decision failed");
                 }
             }
