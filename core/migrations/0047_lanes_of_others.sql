@@ -1,4 +1,4 @@
--- Chapter 48: jobs stay out of the lanes of others that the producer does not name.
+-- Chapter 47: jobs stay out of the lanes of others that the producer does not name.
 
 -- The throttles of pools take messages, and jobs of other kinds from operators alone. A job of the kind http goes to a
 -- server of its producer's choice, and a refusal by that server pauses the lane of the job. In the throttle of a pool

@@ -1,4 +1,4 @@
--- Chapter 47: an inbox has no caps of actors, and erasing locks in the order of planners.
+-- Chapter 46: an inbox has no caps of actors, and erasing locks in the order of planners.
 
 do $migration$
 declare

@@ -1,4 +1,4 @@
--- Chapter 49: calls by SQL: what the session of a caller compiles, and what its transaction says late.
+-- Chapter 48: calls by SQL: what the session of a caller compiles, and what its transaction says late.
 
 -- A function that forbids scans makes a plan with one look expensive: the estimate is far above the cost from which
 -- Postgres compiles a statement (`jit_above_cost`), and a retry from psql took two seconds for the compilation of a
