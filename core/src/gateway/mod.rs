@@ -33,6 +33,7 @@ mod rings;
 pub mod server_frame;
 pub mod service;
 pub mod subscription;
+mod tenant_mark;
 pub mod tenant_queues;
 mod turns;
 mod window_lease;

@@ -7,6 +7,8 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use super::tenant_mark::TenantMark;
+
 /// The time between two steps of a tenant at its limit.
 const STEP_EVERY: Duration = Duration::from_millis(100);
 
@@ -24,6 +26,7 @@ pub struct LimitedTenants(HashMap<String, LimitedTenant>);
 
 #[derive(Clone, Copy, Debug)]
 struct LimitedTenant {
+    mark: TenantMark,
     /// The time before which nothing is asked for.
     next_at: Instant,
     /// The messages per second that the limit admits.
@@ -108,6 +111,7 @@ impl LimitedTenants {
             _ => now,
         };
         let limited = LimitedTenant {
+            mark: known.map_or_else(|| TenantMark::of(tenant), |limited| limited.mark),
             next_at,
             per_second,
             told_at,
@@ -124,6 +128,11 @@ impl LimitedTenants {
         if let Some(limited) = self.0.get_mut(tenant) {
             limited.next_at = now + wait;
         }
+    }
+
+    /// Returns true if the tenant with this mark is at its limit.
+    pub fn has_mark(&self, mark: TenantMark) -> bool {
+        self.0.values().any(|limited| limited.mark == mark)
     }
 
     /// Returns the tenants at their limit.
@@ -240,5 +249,7 @@ mod tests {
         assert_eq!(limited.next(now + late), Some(next(&[], longest)));
         limited.clear("zeta");
         assert_eq!(limited.tenants(), ["acme"]);
+        let has_mark = ["acme", "zeta"].map(|tenant| limited.has_mark(TenantMark::of(tenant)));
+        assert_eq!(has_mark, [true, false]);
     }
 }

@@ -8,12 +8,22 @@ use std::time::Duration;
 
 use super::postgres;
 use super::service::Gateway;
+use super::tenant_mark::TenantMark;
 use crate::jobs::Error;
 
 /// The time after a collector has told of a limit in which a ring about it is believed.
 const BELIEVED_FOR: Duration = Duration::from_secs(3);
 
 impl Gateway {
+    /// Takes the notification of a publication. That of a tenant at its limit waits for the steps in
+    /// which this process moves its messages.
+    pub(super) fn hear_publication(&self, mark: Option<TenantMark>) {
+        let is_paced = |mark| self.limited.lock().has_mark(mark);
+        if !mark.is_some_and(is_paced) {
+            self.due.publications.notify_one();
+        }
+    }
+
     /// Takes a ring: an empty one tells of messages, another one of a tenant at its limit.
     pub(super) fn hear(&self, payload: &str) {
         let limited = payload

@@ -24,6 +24,7 @@ use super::postgres::{
     OlderCollectors, Published, StoredMessage,
 };
 use super::rates::TenantRates;
+use super::tenant_mark::TenantMark;
 use super::tenant_queues::TenantQueues;
 use super::turns::in_turns;
 use super::window_lease::WindowLease;
@@ -187,8 +188,9 @@ impl Gateway {
         let publications = counted(&message.data);
         let queues = &self.publish_queues;
         let _place = queues.enter_as(&message.tenant, publications).await;
+        let mark = TenantMark::of(&message.tenant);
         let published = self.publishes.submit(message).await.unwrap_or_else(lost)?;
-        self.due.publications.notify_one();
+        self.hear_publication(Some(mark));
         if let Published::Accepted { .. } = published {
             self.metrics.published(1);
         }
@@ -274,10 +276,10 @@ impl Gateway {
     /// Collects, reads and prunes until `cancel` fires.
     pub async fn run(self, cancel: CancellationToken) {
         let heard = {
-            let (queue, wake) = (self.queue.clone(), self.due.publications.clone());
-            let cancel = cancel.clone();
+            let (gateway, cancel) = (self.clone(), cancel.clone());
             async move {
-                let notify = move |_: &str| wake.notify_one();
+                let queue = gateway.queue.clone();
+                let notify = move |mark: &str| gateway.hear_publication(TenantMark::parse(mark));
                 queue.listen_to(PUBLISHED, notify, cancel).await;
             }
         };

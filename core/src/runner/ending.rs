@@ -161,7 +161,11 @@ async fn refused(
     let delay = delay.map(|delay| delay.min(MAX_PAUSE));
     let report = job.attempt_report();
     let refused = UpstreamRefusal {
-        key: if report.is_alone { "" } else { job.key.as_str() },
+        key: if report.is_alone {
+            ""
+        } else {
+            job.key.as_str()
+        },
         scope,
         is_overload,
         is_untrusted: report.is_untrusted,

@@ -68,19 +68,34 @@ impl BenchClient {
     }
 
     async fn send(&mut self, text: &str) -> anyhow::Result<()> {
-        // A mask of zeros leaves the text as it is.
-        let mut frame = vec![0x81];
-        match text.len() {
-            length @ 0..126 => frame.push(0x80 | length as u8),
-            length => {
-                frame.push(0x80 | 126);
-                frame.extend((length as u16).to_be_bytes());
-            }
-        }
-        frame.extend([0; 4]);
-        frame.extend(text.as_bytes());
-        self.stream.write_all(&frame).await?;
+        self.stream.write_all(&text_frame(text)).await?;
         Ok(())
+    }
+
+    /// Publishes so many messages a second to a channel, as far as the gateway takes them, until it
+    /// closes the connection. Answers are read and dropped.
+    pub async fn flood(self, channel: &str, per_second: f64) -> anyhow::Result<()> {
+        let (mut answers, mut requests) = self.stream.into_split();
+        let drop_answers = async move {
+            let mut part = [0; 16_384];
+            while answers.read(&mut part).await? > 0 {}
+            Ok(())
+        };
+        let text = "x".repeat(120);
+        let frame = text_frame(&format!(
+            r#"{{"type":"publish","channel":"{channel}","data":{{"text":"{text}"}}}}"#
+        ));
+        let publish = async move {
+            let mut ticks = tokio::time::interval(Duration::from_secs_f64(1.0 / per_second));
+            loop {
+                ticks.tick().await;
+                requests.write_all(&frame).await?;
+            }
+        };
+        tokio::select! {
+            ended = drop_answers => ended,
+            failed = publish => failed,
+        }
     }
 
     /// Returns the next frame; pings are answered.
@@ -164,6 +179,21 @@ impl BenchClient {
         self.buffer.drain(..at);
         Ok(())
     }
+}
+
+/// Returns a frame of a client with this text. A mask of zeros leaves it as it is.
+fn text_frame(text: &str) -> Vec<u8> {
+    let mut frame = vec![0x81];
+    match text.len() {
+        length @ 0..126 => frame.push(0x80 | length as u8),
+        length => {
+            frame.push(0x80 | 126);
+            frame.extend((length as u16).to_be_bytes());
+        }
+    }
+    frame.extend([0; 4]);
+    frame.extend(text.as_bytes());
+    frame
 }
 
 /// Returns the time in the data of a message, in microseconds.

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, ensure};
+use futures_util::future::try_join_all;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
@@ -31,8 +32,36 @@ const SETTLED: Duration = Duration::from_secs(3);
 /// The messages per second of the tenant over its limit.
 const FLOOD: usize = 2000;
 
-/// The readers of the tenant over its limit, in each measurement beside it.
-const FLOODED: [usize; 3] = [1, 100, 1000];
+/// The connections over which a tenant floods the gateway.
+const FLOODING: usize = 20;
+
+/// The ways of a tenant beyond its limit, and its readers, in each measurement beside it.
+const BESIDE: [(FloodDoor, usize); 5] = [
+    (FloodDoor::Clients, 1),
+    (FloodDoor::Clients, 100),
+    (FloodDoor::Clients, 1000),
+    (FloodDoor::Sql, 1),
+    (FloodDoor::Sql, 100),
+];
+
+/// The interface at which a tenant publishes beyond its limit.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum FloodDoor {
+    /// Connections to the gateway.
+    Clients,
+    /// Transactions of 200 messages. They take 8 ms of a core each, and the servers have the same two
+    /// cores as the gateway and its readers.
+    Sql,
+}
+
+impl FloodDoor {
+    fn words(self) -> &'static str {
+        match self {
+            Self::Clients => "by its clients",
+            Self::Sql => "by SQL",
+        }
+    }
+}
 
 pub async fn measure(cli: &GatewayArgs, report: Report) -> anyhow::Result<()> {
     let gateway = GatewayProcess::start("ws_connections_per_tenant = 100000").await?;
@@ -50,17 +79,19 @@ pub async fn measure(cli: &GatewayArgs, report: Report) -> anyhow::Result<()> {
         ],
     );
     let mut alone = Vec::new();
-    let mut beside: Vec<Vec<f64>> = vec![Vec::new(); FLOODED.len()];
+    let mut beside: Vec<Vec<f64>> = vec![Vec::new(); BESIDE.len()];
     for _ in 0..cli.rounds {
-        for place in 0..=FLOODED.len() {
-            let readers = place.checked_sub(1).map(|place| FLOODED[place]);
-            let others = match readers {
-                Some(readers) => Some(Readers::start(&gateway.address, readers).await?),
+        for place in 0..=BESIDE.len() {
+            let other = place.checked_sub(1).map(|place| BESIDE[place]);
+            let others = match other {
+                Some((door, readers)) => {
+                    Some(Readers::start(&gateway.address, readers, door).await?)
+                }
                 None => None,
             };
             let stop = Arc::new(AtomicBool::new(false));
             let flooding = async {
-                if readers.is_some() {
+                if other.is_some_and(|(door, _)| door == FloodDoor::Sql) {
                     flood(&gateway, &stop).await;
                 }
             };
@@ -85,8 +116,10 @@ pub async fn measure(cli: &GatewayArgs, report: Report) -> anyhow::Result<()> {
             }
             table.row([
                 count(cli.connections as f64),
-                match readers {
-                    Some(readers) => format!("{FLOOD}/s of another, {readers} readers"),
+                match other {
+                    Some((door, readers)) => {
+                        format!("{FLOOD}/s of another {}, {readers} readers", door.words())
+                    }
                     None => "nobody".to_owned(),
                 },
                 format!("{:.1}", at(0.5)),
@@ -99,9 +132,10 @@ pub async fn measure(cli: &GatewayArgs, report: Report) -> anyhow::Result<()> {
         }
     }
     let alone = median(alone);
-    for (readers, p99s) in FLOODED.iter().zip(beside) {
+    for ((door, readers), p99s) in BESIDE.iter().zip(beside) {
         report.bullet(&format!(
-            "p99 beside another with {readers} readers: {:.2} of alone, medians of {} (goal: at most 1.1)",
+            "p99 beside another that publishes {} to {readers} readers: {:.2} of alone, medians of {} (goal: at most 1.1)",
+            door.words(),
             median(p99s) / alone,
             cli.rounds
         ));
@@ -133,12 +167,14 @@ struct Readers {
 }
 
 impl Readers {
-    /// Returns when all have subscribed.
-    async fn start(address: &str, readers: usize) -> anyhow::Result<Self> {
+    /// Returns when all have subscribed. If the tenant floods the gateway by its clients, the same
+    /// process does.
+    async fn start(address: &str, readers: usize, door: FloodDoor) -> anyhow::Result<Self> {
         let mut process = Command::new("nice")
             .args(["-n", "19"])
             .arg(std::env::current_exe()?)
             .args(["--read", address, "--readers", &readers.to_string()])
+            .args((door == FloodDoor::Clients).then_some("--flood"))
             .stdout(Stdio::piped())
             .kill_on_drop(true)
             .spawn()?;
@@ -149,10 +185,19 @@ impl Readers {
     }
 }
 
-/// Reads as `readers` connections of the other tenant until the process is killed.
-pub async fn read(address: &str, readers: usize) -> anyhow::Result<()> {
+/// Reads as `readers` connections of the other tenant until the process is killed, and publishes
+/// beyond its limit if it is to flood the gateway.
+pub async fn read(address: &str, readers: usize, is_flooding: bool) -> anyhow::Result<()> {
     let _reading = connections(address, 0, readers, 1, None).await?;
     println!("ready");
+    if is_flooding {
+        let per_second = FLOOD as f64 / FLOODING as f64;
+        let flooding = (0..FLOODING).map(async |_| {
+            let client = BenchClient::open(address, SECRETS[0].1, &[]).await?;
+            client.flood("c0", per_second).await
+        });
+        try_join_all(flooding).await?;
+    }
     std::future::pending().await
 }
 

@@ -54,6 +54,9 @@ struct GatewayArgs {
     /// Only read as a tenant beside the one that is measured, from the gateway at this address
     #[arg(long, value_name = "ADDRESS")]
     read: Option<String>,
+    /// With `--read`: publish as well, beyond the limit
+    #[arg(long)]
+    flood: bool,
     #[command(flatten)]
     report: Report,
 }
@@ -148,7 +151,7 @@ fn main() -> anyhow::Result<()> {
         .build()?;
     let report = cli.report;
     if let Some(address) = &cli.read {
-        return runtime.block_on(latency::read(address, cli.readers));
+        return runtime.block_on(latency::read(address, cli.readers, cli.flood));
     }
     runtime.block_on(async {
         machine::describe(report);

@@ -35,7 +35,7 @@ added as (
 )
 select r.tenant, r.max_pending, r.waiting, (select array_agg(a.id order by a.id) from added a where a.tenant = r.tenant) as ids,
     (select array_agg(i.bytes order by i.n) from item i where i.tenant = r.tenant) as bytes,
-    pg_notify('flyball_publish', '')
+    pg_notify('flyball_publish', flyball.tenant_mark(r.tenant))
 from room r";
 
 /// A message to publish.
