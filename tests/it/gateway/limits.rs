@@ -581,3 +581,14 @@ async fn the_queue_of_a_tenant_takes_as_many_as_its_cap_whatever_comes_between_t
         "{refused}"
     );
 }
+
+/// The unit test of `TenantMark` has the same name and mark.
+#[tokio::test]
+async fn the_mark_of_a_tenant_is_the_begin_of_a_digest_of_its_name() {
+    let fixture = Fixture::new().await;
+    let mark: String = sqlx::query_scalar("select flyball.tenant_mark('abc')")
+        .fetch_one(&fixture.queue.pool)
+        .await
+        .unwrap();
+    assert_eq!(mark, "ba7816bf8f01cfea");
+}
