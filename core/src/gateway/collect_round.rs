@@ -15,7 +15,7 @@ const WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// The longest round. A loop that goes on for long is broken off, and with it the transaction in
 /// which messages are moved.
-const ROUND_MAX: Duration = Duration::from_secs(10);
+pub const ROUND_MAX: Duration = Duration::from_secs(10);
 
 /// A round that goes on.
 #[derive(Clone, Copy, Debug)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::collect_round::{CollectRound, RoundStep};
+use super::collect_round::{CollectRound, ROUND_MAX, RoundStep};
 use super::postgres::{self, CollectOutcome, TenantGrant, WaitingPublications};
 use super::service::Gateway;
 use crate::jobs::Error;
@@ -70,9 +70,11 @@ impl Gateway {
         .await
     }
 
-    /// Moves what waits for the limits of tenants, step by step, until none is at its limit.
+    /// Moves what waits for the limits of tenants, step by step, until none is at its limit or the
+    /// round has lasted long enough.
     pub(super) async fn pace_round(&self) -> Result<(), Error> {
-        loop {
+        let began = Instant::now();
+        while began.elapsed() < ROUND_MAX {
             let next = self.limited.lock().next(Instant::now().into_std());
             let Some(next) = next else {
                 return Ok(());
@@ -94,6 +96,9 @@ impl Gateway {
                 self.due.publications.notify_one();
             }
         }
+        // The next round begins at once.
+        self.has_limited.notify_one();
+        Ok(())
     }
 
     async fn collect_granted(&self, grants: &[TenantGrant]) -> Result<u64, Error> {

@@ -313,8 +313,9 @@ impl Gateway {
                 async move { gateway.collect_round().await }
             },
         );
+        // A round without such tenants costs nothing, and a step that failed is soon made again.
         let paced = periodic(
-            pace("pace_publications", Some(&self.has_limited), UNTOLD_EVERY),
+            pace("pace_publications", Some(&self.has_limited), LOOK_EVERY),
             cancel.clone(),
             || {
                 let gateway = self.clone();

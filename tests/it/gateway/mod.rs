@@ -2,6 +2,7 @@
 
 mod channels;
 pub mod client;
+mod collecting;
 mod fixture;
 mod frames;
 mod limits;
