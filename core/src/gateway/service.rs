@@ -458,12 +458,18 @@ impl Gateway {
             tokio::time::sleep(UNUSED_PRUNE_EVERY - PRUNE_EVERY).await;
             return Ok(());
         }
+        while self.prune_step().await? >= i64::from(PRUNED_MAX) {}
         let _collecting = self.collecting.lock().await;
-        while postgres::prune(&self.db, &self.older, PRUNED_MAX).await? >= i64::from(PRUNED_MAX) {}
         let from = place.lock().clone();
         let next = postgres::forget(&self.db, &self.older, &from, FORGOTTEN_MAX).await?;
         *place.lock() = next;
         Ok(())
+    }
+
+    /// Deletes up to [`PRUNED_MAX`] messages. Collectors get their turn before the next step.
+    async fn prune_step(&self) -> Result<i64, Error> {
+        let _collecting = self.collecting.lock().await;
+        postgres::prune(&self.db, &self.older, PRUNED_MAX).await
     }
 }
 
