@@ -2,7 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use flyball::gateway::limits::ChannelHistory;
+use flyball::gateway::postgres::{OlderCollectors, TenantGrant, channel_usage, collect_granted};
+
 use super::fixture::GatewayServer;
+use crate::support::fixture::Fixture;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn messages_of_a_tenant_at_its_limit_go_soon_after_an_outage() {
@@ -26,4 +30,26 @@ async fn messages_of_a_tenant_at_its_limit_go_soon_after_an_outage() {
         over_at.elapsed() < Duration::from_secs(20),
         "the next step was late"
     );
+}
+
+/// Another process may have moved some of them after they were counted.
+#[tokio::test]
+async fn the_usage_of_a_tenant_counts_messages_that_went_and_not_those_that_were_granted() {
+    let fixture = Fixture::new().await;
+    let db = &fixture.queue.pool;
+    let publish = "select flyball.as_tenant('acme'), (select count(*) from (select flyball.publish('orders', to_jsonb(n)) from generate_series(1, 3) n) as p)";
+    sqlx::query(publish).execute(db).await.unwrap();
+    let grant = TenantGrant {
+        tenant: "acme".to_owned(),
+        messages: 10,
+        wait: Some(Duration::from_secs(1)),
+        told: Some(Duration::from_secs(1)),
+    };
+    let older = OlderCollectors::default();
+    let histories = [("*", ChannelHistory::USUAL)];
+    let moved = collect_granted(db, &older, &[grant], &histories).await;
+    assert_eq!(moved.unwrap(), Some(3));
+    let usage = channel_usage(db, Some("acme"), "", 1).await.unwrap();
+    let usage = usage.first().map(|one| (one.messages, one.limited));
+    assert_eq!(usage, Some((3, 1)));
 }

@@ -37,8 +37,8 @@ pub(super) const WAITING_OF: &str = "
 select a.tenant, (select count(*) from (select from flyball.publication p where p.tenant = a.tenant limit $2) as page) as waiting
 from unnest($1::text[]) as a(tenant)";
 
-/// Moves up to `$2` publications of each tenant of `$1`, counts them and the limits that were reached
-/// (`$7`, `$8` and `$9`), and rings the gateways: of messages, and of tenants that wait (`$6`). `$3` to
+/// Moves up to `$2` publications of each tenant of `$1`, counts them and the tenants that reached
+/// their limit (`$7`), and rings the gateways: of messages, and of tenants that wait (`$6`). `$3` to
 /// `$5` are the histories of channels by pattern, of which the first that fits holds. A channel that
 /// had a history before counts what it does not keep, so that no reader takes the rest for all.
 // The statement is planned once, perhaps while there are no channels and publications, so a channel
@@ -124,8 +124,13 @@ moved as (
 ),
 used as (
     insert into flyball.channel_usage as u (tenant, messages, limited, limited_at)
-    select a.tenant, a.messages, a.limited, case when a.limited > 0 then now() end
-    from unnest($7::text[], $8::bigint[], $9::bigint[]) as a(tenant, messages, limited)
+    select a.tenant, sum(a.messages), sum(a.limited), case when sum(a.limited) > 0 then now() end
+    from (
+        select g.tenant, 1 as messages, 0 as limited from gone g
+        union all
+        select l.tenant, 0, 1 from unnest($7::text[]) as l(tenant)
+    ) a
+    group by a.tenant
     order by a.tenant
     on conflict (tenant) do update
     set messages = u.messages + excluded.messages, limited = u.limited + excluded.limited, limited_at = coalesce(excluded.limited_at, u.limited_at)
@@ -296,13 +301,12 @@ async fn move_granted(
     let (tenants, messages): (Vec<&str>, Vec<i32>) = granted
         .map(|grant| (grant.tenant.as_str(), grant.messages as i32))
         .unzip();
-    let told: Vec<String> = grants
+    let limited = grants
         .iter()
-        .filter_map(|grant| {
-            let wait_ms = grant.told?.as_millis().max(1);
-            Some(format!("{wait_ms} {}", grant.tenant))
-        })
-        .collect();
+        .filter_map(|grant| Some((grant.tenant.as_str(), grant.told?)));
+    let (limited, told): (Vec<&str>, Vec<String>) = limited
+        .map(|(tenant, wait)| (tenant, format!("{} {tenant}", wait.as_millis().max(1))))
+        .unzip();
     if tenants.is_empty() && told.is_empty() {
         return Ok((0, Vec::new()));
     }
@@ -311,14 +315,6 @@ async fn move_granted(
         .iter()
         .map(|(_, history)| (history.kept_s, history.kept_max))
         .unzip();
-    let counted = || {
-        grants
-            .iter()
-            .filter(|grant| grant.messages > 0 || grant.told.is_some())
-    };
-    let users: Vec<&str> = counted().map(|grant| grant.tenant.as_str()).collect();
-    let used: Vec<i64> = counted().map(|grant| grant.messages.into()).collect();
-    let limited: Vec<i64> = counted().map(|grant| grant.told.is_some().into()).collect();
     let rows = query(MOVE)
         .bind(&tenants)
         .bind(&messages)
@@ -326,8 +322,6 @@ async fn move_granted(
         .bind(&kept_s)
         .bind(&kept_max)
         .bind(&told)
-        .bind(&users)
-        .bind(&used)
         .bind(&limited)
         .fetch_all(&mut *transaction)
         .await?;
