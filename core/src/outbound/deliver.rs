@@ -78,8 +78,8 @@ impl HttpHandler {
         // The calls of a tenant have its name as their key, and go to many servers.
         let has_key_of_many =
             job.throttle == WEBHOOKS && !job.key.is_empty() && !is_of_host(&job.key, &request.url);
-        let whom =
-            (job.key.is_empty() || has_key_of_many).then(|| whom(&job.throttle, &request.url));
+        let whom = (job.key.is_empty() || has_key_of_many)
+            .then(|| whom(&job.throttle, &job.key, &request.url));
         if let Some(delay) = self.put_off(whom.as_ref(), context).await {
             return Ok(Outcome::Snooze { delay });
         }

@@ -28,17 +28,18 @@ const KEEP: Duration = Duration::from_secs(600);
 /// The longest rest, even if the host asks for more.
 const MAX_HOST_REST: Duration = Duration::from_secs(3600);
 
-/// A throttle and a host that its jobs go to.
-pub type HostKey = (String, String);
+/// A throttle, the key of its jobs and a host that these go to. Two tenants may have receivers behind
+/// one host, and one of the two keeps no calls of the other waiting.
+pub type HostKey = (String, String, String);
 
-/// Returns the throttle and the host of a URL: the one that is connected to, whatever the text
-/// looks like.
-pub fn whom(throttle: &str, url: &str) -> HostKey {
+/// Returns the throttle, the key and the host of a URL: the one that is connected to, whatever the
+/// text looks like.
+pub fn whom(throttle: &str, key: &str, url: &str) -> HostKey {
     let url = Url::parse(url).ok();
     let host = url
         .as_ref()
         .map_or("", |url| &url[Position::BeforeHost..Position::AfterPort]);
-    (throttle.to_owned(), host.to_owned())
+    (throttle.to_owned(), key.to_owned(), host.to_owned())
 }
 
 /// Returns true if the key of a call is the host of its URL, in the form of `flyball.webhook_key`.
@@ -129,6 +130,7 @@ mod tests {
     fn whom(host: &str) -> HostKey {
         super::whom(
             "hooks",
+            "",
             &format!("https://ann:secret@{}/path?@b", host.to_ascii_uppercase()),
         )
     }
@@ -145,8 +147,8 @@ mod tests {
             ("https://a.example:443", "a.example"),
             ("http://[::1]:80/", "[::1]"),
         ] {
-            let key = ("hooks".to_owned(), host.to_owned());
-            assert_eq!(super::whom("hooks", url), key, "{url}");
+            let key = ("hooks".to_owned(), String::new(), host.to_owned());
+            assert_eq!(super::whom("hooks", "", url), key, "{url}");
         }
     }
 
@@ -167,6 +169,16 @@ mod tests {
         );
         rests.welcomed(&a);
         assert_eq!(rests.wait(&a, 8 * S, 0.0), None);
+    }
+
+    #[test]
+    fn a_host_that_pushed_back_on_the_calls_of_a_tenant_rests_for_that_tenant_alone() {
+        let mut rests = HostBackoffs::default();
+        let of = |tenant: &str| super::whom("webhooks", tenant, "https://hooks.example.com/in");
+        rests.refused(of("acme"), Some(7 * S), Duration::ZERO);
+
+        assert_eq!(rests.wait(&of("acme"), S, 0.0), Some(6 * S));
+        assert_eq!(rests.wait(&of("zeta"), S, 0.0), None);
     }
 
     #[test]
