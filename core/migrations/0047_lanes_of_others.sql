@@ -108,6 +108,12 @@ $t$,
         raise exception using errcode = '42501', column = 'throttle', hint = 'No schedule was changed.',
             message = format('schedule: throttle: %s belongs to a pool, in which only operators may enqueue jobs other than its messages; name one of your own',
                 to_json(new.throttle));
+    elsif new.throttle = 'webhooks' and new.key not in ('', flyball.caller_tenant()) and not flyball.is_operator() then
+        raise exception using errcode = '42501', column = 'key', hint = 'No schedule was changed.',
+            message = 'schedule: key: names the calls of others in throttle "webhooks"; leave it out, or name a throttle of your own';
+    elsif new.kind = 'notification' and new.cost > 10 and not flyball.is_operator() then
+        raise exception using errcode = '42501', column = 'cost', hint = 'No schedule was changed.',
+            message = format('schedule: cost: is %s; a message costs at most 10 tokens, unless an operator enqueues it', new.cost);
     elsif flyball.throttle_tenant(new.throttle) <> flyball.caller_tenant() and not flyball.is_operator() then
 $t$)
         ) as v(name, was, becomes)

@@ -290,6 +290,31 @@ async fn nobody_but_operators_enters_the_lane_of_the_calls_of_others() {
     ] {
         assert_eq!(fixture.as_role("web", sql).await, None, "{sql}");
     }
+    // A row of a schedule, however it is written.
+    let row = |kind: &str, throttle: &str, key: &str, cost: i32| {
+        format!(
+            "insert into flyball.cron (name, expression, kind, throttle, key, cost)
+             values ('c', '@daily', '{kind}', '{throttle}', '{key}', {cost})"
+        )
+    };
+    for (sql, told) in [
+        (
+            row("http", "webhooks", "bank", 1),
+            "schedule: key: names the calls of others",
+        ),
+        (
+            row("notification", "sms", "", 11),
+            "schedule: cost: is 11; a message costs at most 10",
+        ),
+    ] {
+        let (code, message) = fixture.as_role("planner", &sql).await.expect(&sql);
+        assert_eq!(code, "42501", "{sql}: {message}");
+        assert!(message.starts_with(told), "{message}");
+        fixture.owner(&sql).await;
+        fixture.owner("delete from flyball.cron").await;
+    }
+    let sql = row("http", "webhooks", "", 1);
+    assert_eq!(fixture.as_role("planner", &sql).await, None, "{sql}");
 }
 
 #[tokio::test]
