@@ -60,21 +60,21 @@ $t$,
         message := format('is %s; a message costs at most 10 tokens, unless an operator enqueues it', cost);
         return;
 $t$),
-        -- By HTTP the tenant of the caller is given, and its rights are those of the owner.
+        -- By HTTP the tenant of the caller is given, and its rights are those of the owner. Once the job is taken, because
+        -- of two changes at once each sees the lane before the other.
         ('flyball.update',
-            $t$    for i in 1..20 loop
+            $t$    job.lane_id := flyball.lane_of(job.throttle, job.key);
 $t$,
-            $t$    if (throttle is not null or key is not null) and coalesce(throttle, old.throttle) = 'webhooks'
-        and coalesce(key, old.key) not in ('', tenant)
+            $t$    if (throttle is not null or key is not null) and job.throttle = 'webhooks'
+        and job.key not in ('', coalesce(tenant, case when not flyball.is_operator() then flyball.caller_tenant() end))
     then
         raise exception using errcode = '22023', column = 'key', hint = 'Nothing was changed.',
             message = 'update: key: names the calls of others in throttle "webhooks"; leave it empty, or name a throttle of your own';
-    elsif tenant is not null and old.kind = 'notification' and cost > 10 then
+    elsif job.kind = 'notification' and cost > 10 and (tenant is not null or not flyball.is_operator()) then
         raise exception using errcode = '22023', column = 'cost', hint = 'Nothing was changed.',
             message = format('update: cost: is %s; a message costs at most 10 tokens, unless an operator enqueues it', cost);
     end if;
-
-    for i in 1..20 loop
+    job.lane_id := flyball.lane_of(job.throttle, job.key);
 $t$),
 
         -- The conditions under which no job is checked by itself.

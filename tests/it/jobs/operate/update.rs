@@ -374,6 +374,11 @@ async fn a_role_with_the_right_updates_jobs_of_kinds_that_it_may_enqueue() {
             "throttle => 'tenant:acme/out'",
             "belongs to another tenant",
         ),
+        (
+            open,
+            "throttle => 'webhooks', key => 'acme'",
+            "names the calls of others",
+        ),
     ] {
         let error = sqlx::query(ask(id, change))
             .execute(&mut connection)

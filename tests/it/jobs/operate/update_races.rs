@@ -199,3 +199,43 @@ async fn an_update_that_is_rolled_back_changes_nothing_and_no_claim_waits_for_it
     let claimed = claim(&queue, worker, 2).await;
     assert_eq!(claimed.iter().map(whole).collect::<Vec<_>>(), [1]);
 }
+
+#[tokio::test]
+async fn two_changes_of_a_tenant_at_once_lead_into_no_lane_that_is_refused_to_one() {
+    let (database, queue) = queue().await;
+    let job = NewJob::new("http", json!({})).throttle("hooks");
+    let made = queue.enqueue_for("tenant:acme", "", &[job]).await.unwrap();
+    let id = made[0].id;
+    let mut open = database.pool().begin().await.unwrap();
+    let answer: String =
+        sqlx::query_scalar("select flyball.update($1, throttle => 'webhooks', tenant => 'acme')")
+            .bind(id)
+            .fetch_one(&mut *open)
+            .await
+            .unwrap();
+    assert_eq!(answer, "updated");
+    let other = tokio::spawn({
+        let pool = queue.pool.clone();
+        async move {
+            sqlx::query("select flyball.update($1, key => 'zeta', tenant => 'acme')")
+                .bind(id)
+                .execute(&pool)
+                .await
+        }
+    });
+    eventually("the other change waits", SOON, || async {
+        let waiting: i64 = sqlx::query_scalar(
+            "select count(*) from pg_stat_activity
+             where datname = current_database() and wait_event_type = 'Lock'",
+        )
+        .fetch_one(&queue.pool)
+        .await
+        .unwrap();
+        (waiting > 0).then_some(())
+    })
+    .await;
+    open.commit().await.unwrap();
+
+    let error = other.await.unwrap().unwrap_err().to_string();
+    assert!(error.contains("names the calls of others"), "{error}");
+}
