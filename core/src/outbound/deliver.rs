@@ -37,8 +37,8 @@ pub struct HttpConfig {
     pub lookup: Option<Lookup>,
 }
 
-/// The reason for which a job without a key waits that was not sent.
-const HOST_RESTS: &str = "not sent: its host asked another job to slow down; a job with a key waits for its own key only";
+/// The reason for which a job waits that was not sent.
+const HOST_RESTS: &str = "not sent: its host asked another job to slow down";
 
 /// The HTTP client could not be set up.
 #[derive(Debug, thiserror::Error)]
