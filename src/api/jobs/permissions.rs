@@ -145,7 +145,7 @@ async fn errors_of(
             errors.body(
                 format!("{at}/throttle"),
                 format!(
-                    "token {token} may not enqueue this job to throttle {throttle}, which {reason}; other jobs need the scope admin there"
+                    "token {token} may not enqueue this job to throttle {throttle}, which {reason}; that needs the scope admin"
                 ),
             );
         }
@@ -171,14 +171,15 @@ fn reserved(state: &JobsState, job: &NewJob) -> Option<&'static str> {
     if job.throttle == ALERTS {
         return Some("sends the alerts of Flyball itself");
     }
-    let is_foreign = state.account_pools.iter().any(|pool| {
-        match job.throttle.strip_prefix(pool.pool().name.as_str()) {
-            Some("") => job.kind != NOTIFICATION,
-            Some(rest) => rest == ACCOUNTS,
-            None => false,
+    state.account_pools.iter().find_map(|pool| {
+        match job.throttle.strip_prefix(pool.pool().name.as_str())? {
+            "" if job.kind != NOTIFICATION => {
+                Some("belongs to a pool and takes its messages alone")
+            }
+            ACCOUNTS => Some("belongs to a pool and limits its accounts"),
+            _ => None,
         }
-    });
-    is_foreign.then_some("belongs to a pool and takes its messages")
+    })
 }
 
 /// Accepts a change of a job of a kind that the token may enqueue; new arguments are those that it

@@ -86,7 +86,10 @@ async fn only_administrators_enqueue_other_jobs_than_messages_in_the_throttles_o
         let token = secret(name);
         let waiting = json!({"kind": "http", "throttle": "hooks"});
         let waiting = made(&server, &token, &waiting).await;
-        for throttle in ["mail", "mail:accounts"] {
+        for (throttle, told) in [
+            ("mail", "belongs to a pool and takes its messages alone"),
+            ("mail:accounts", "belongs to a pool and limits its accounts"),
+        ] {
             let job = http(throttle);
             for (method, path, body, pointer) in [
                 (Method::POST, "/api/v1/jobs", job.clone(), "/throttle"),
@@ -116,7 +119,7 @@ async fn only_administrators_enqueue_other_jobs_than_messages_in_the_throttles_o
                     "{name}, {path}, {throttle}: {answer}"
                 );
                 let message = answer["errors"][0]["message"].as_str().unwrap();
-                assert!(message.contains("belongs to a pool"), "{message}");
+                assert!(message.contains(told), "{message}");
             }
         }
     }
