@@ -361,38 +361,50 @@ async fn a_message_whose_answer_got_lost_is_sent_again_or_kept_as_its_policy_say
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_that_may_have_arrived_keeps_its_claim_whatever_ends_it() {
-    let keys = "timeout_s = 1\nbreaker_failures = 1000";
-    let fixture = fixture(1, keys, FakeOptions::default()).await;
-    fixture.fake.fail(&sid(1), Fault::ResetAfterWrite);
-    let sent = fixture.send(1, json!({"category": "billing"})).await;
-    let doubtful = "select count(*) from flyball.delivery where last_outcome = 'ambiguous'";
-    eventually("an ambiguous attempt", SOON, || async {
-        let found: i64 = sqlx::query_scalar(doubtful)
-            .fetch_one(fixture.database.pool())
+    for (ends, state) in [
+        (
+            "select flyball.suppress('sms', '+15550000000', 'asked to')",
+            "suppressed",
+        ),
+        // As by an attempt whose worker then dies.
+        (
+            "update flyball.delivery set state = 'failed', last_outcome = 'permanent_recipient' where last_outcome = 'ambiguous'",
+            "failed",
+        ),
+    ] {
+        let keys = "timeout_s = 1\nbreaker_failures = 1000";
+        let fixture = fixture(1, keys, FakeOptions::default()).await;
+        fixture.fake.fail(&sid(1), Fault::ResetAfterWrite);
+        let sent = fixture.send(1, json!({"category": "billing"})).await;
+        let doubtful = "select count(*) from flyball.delivery where last_outcome = 'ambiguous'";
+        eventually("an ambiguous attempt", SOON, || async {
+            let found: i64 = sqlx::query_scalar(doubtful)
+                .fetch_one(fixture.database.pool())
+                .await
+                .unwrap();
+            (found == 1).then_some(())
+        })
+        .await;
+        sqlx::query(ends)
+            .execute(fixture.database.pool())
             .await
             .unwrap();
-        (found == 1).then_some(())
-    })
-    .await;
-    sqlx::query("select flyball.suppress('sms', '+15550000000', 'asked to')")
-        .execute(fixture.database.pool())
+        eventually("the end of the job", SOON, || async {
+            (fixture.job_state(sent[0]).await == Some(State::Completed)).then_some(())
+        })
+        .await;
+
+        assert_eq!(fixture.in_state(state).await, 1);
+        let kept: (i64, i64) = sqlx::query_as(
+            "select (select coalesce(sum(cardinality(sent)), 0)::bigint from flyball.cap),
+                (select count(*) from flyball.dedup where is_marked)",
+        )
+        .fetch_one(fixture.database.pool())
         .await
         .unwrap();
-    eventually("the end of the job", SOON, || async {
-        (fixture.job_state(sent[0]).await == Some(State::Completed)).then_some(())
-    })
-    .await;
-
-    assert_eq!(fixture.in_state("suppressed").await, 1);
-    let kept: (i64, i64) = sqlx::query_as(
-        "select (select coalesce(sum(cardinality(sent)), 0)::bigint from flyball.cap),
-            (select count(*) from flyball.dedup where is_marked)",
-    )
-    .fetch_one(fixture.database.pool())
-    .await
-    .unwrap();
-    assert_eq!(kept, (1, 1), "slots and marked claims");
-    fixture.program.stop().await;
+        assert_eq!(kept, (1, 1), "slots and marked claims, {state}");
+        fixture.program.stop().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

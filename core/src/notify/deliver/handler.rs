@@ -131,7 +131,8 @@ impl NotificationHandler {
                 begun.state,
                 Some(DeliveryState::Sent | DeliveryState::Delivered)
             );
-            settle(means, claim, AttemptEnd::settled(was_sent)).await;
+            let end = after(begun.was_ambiguous, AttemptEnd::settled(was_sent));
+            settle(means, claim, end).await;
             return Ok(Outcome::Done);
         }
         if begun.batch == BatchStatus::Cancelled {
