@@ -33,6 +33,31 @@ begin
         -- A planner takes messages, then claims, lists and digests. Erasing took the digests first, so that each could
         -- wait for the other. A digest that closes meanwhile leaves messages, which the next look finds.
         ('flyball.erase_recipient', digests, ''),
+        -- The records are changed at the end, with those of the messages: a planner writes that of a message that was
+        -- requeued, and a closer those of its items, after they have locked all else.
+        ('flyball.erase_recipient',
+            $t$                with gone as (
+                    update flyball.delivery d
+                    set recipient = '', recipient_digest = null, reason = '', attempts = flyball.without_reasons(d.attempts)
+                    where d.tenant = '' and d.recipient_digest = any (all_digests) returning d.job_id
+                )
+                select coalesce(array_agg(g.job_id), '{}') into of_records from gone g;
+$t$,
+            $t$                of_records := array(
+                    select d.job_id from flyball.delivery d where d.tenant = '' and d.recipient_digest = any (all_digests));
+$t$),
+        ('flyball.erase_recipient',
+            $t$                with gone as (
+                    update flyball.delivery d
+                    set recipient = '', recipient_digest = null, reason = '', attempts = flyball.without_reasons(d.attempts)
+                    where d.tenant = erase_recipient.tenant and d.tenant <> '' and d.recipient_digest = any (all_digests) returning d.job_id
+                )
+                select coalesce(array_agg(g.job_id), '{}') into of_records from gone g;
+$t$,
+            $t$                of_records := array(
+                    select d.job_id from flyball.delivery d
+                    where d.tenant = erase_recipient.tenant and d.tenant <> '' and d.recipient_digest = any (all_digests));
+$t$),
         ('flyball.erase_recipient',
             $t$        cancelled := cancelled + flyball.erase_messages(fresh);
 $t$,

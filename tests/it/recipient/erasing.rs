@@ -266,8 +266,8 @@ async fn what_a_planner_writes_while_a_recipient_is_erased_goes_too() {
     assert_eq!(gates.count(left).await, 0);
 }
 
-/// A planner that has the list of a recipient takes its digest next: had erasing that digest, each would
-/// wait for the other.
+/// A planner that has the list of a recipient takes its digest next, and writes records: had erasing
+/// these, each would wait for the other.
 #[tokio::test]
 async fn erasing_waits_for_lists_before_it_takes_digests() {
     let gates = GatesFixture::new("").await;
@@ -297,6 +297,8 @@ async fn erasing_waits_for_lists_before_it_takes_digests() {
     .await;
     let locked = planner.execute("select from flyball.digest for no key update nowait");
     assert_eq!(locked.await.unwrap().rows_affected(), 1);
+    let records = planner.execute("select from flyball.delivery for no key update nowait");
+    assert_eq!(records.await.unwrap().rows_affected(), 1);
     planner.rollback().await.unwrap();
 
     let erased = erasing.await.unwrap().unwrap();
