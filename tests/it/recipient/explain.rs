@@ -270,6 +270,8 @@ async fn a_message_that_was_cancelled_while_a_gate_held_it_waits_no_more() {
     let decided: Vec<_> = decided.map(|step| (step.gate, step.finding)).collect();
     assert_eq!(decided, [("deadline", GateFinding::Ended)]);
     assert_eq!((found.planned_at, found.forecast), (None, None));
+    let history = gates.gates.check(&asked("news")).await.unwrap().history;
+    assert_eq!((history[0].id, history[0].until), (id, None));
 }
 
 #[tokio::test]

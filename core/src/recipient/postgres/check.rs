@@ -34,7 +34,7 @@ order by p.until, p.job_id
 limit 100";
 
 pub(super) const HISTORY_OF: &str = "
-select p.job_id, n.state, n.category, n.created_at, n.updated_at, case when p.state <> 'sending' then p.until end as until,
+select p.job_id, n.state, n.category, n.created_at, n.updated_at, case when p.state <> 'sending' and not o.is_over then p.until end as until,
     case when o.is_over then '' else p.gate end as gate, case when o.is_over then '' else p.rule end as rule
 from (select * from flyball.message_plan h where h.recipient = $1::text::uuid order by h.recipient desc, h.job_id desc limit 20) p
 cross join lateral (select * from flyball.notification v where v.job_id = p.job_id limit 1) n
