@@ -21,6 +21,7 @@ async fn messages_of_a_tenant_at_its_limit_go_soon_after_an_outage() {
         create function public.refuse() returns trigger language plpgsql as $$ begin raise exception 'the disk is full'; end $$;
         create trigger refuse before insert on flyball.channel_message for each row execute function public.refuse();";
     sqlx::raw_sql(outage).execute(pool).await.unwrap();
+    // Real time: several steps fail, at the pace of Postgres and of the limit.
     tokio::time::sleep(Duration::from_secs(2)).await;
     let over = "drop trigger refuse on flyball.channel_message";
     sqlx::raw_sql(over).execute(pool).await.unwrap();

@@ -172,7 +172,7 @@ const TECHNOLOGIES: &[(&str, &[&str])] = &[
             "throttle/file.rs",
         ],
     ),
-    ("sha2", &["jobs/secret.rs"]),
+    ("sha2", &["gateway/tenant_mark.rs", "jobs/secret.rs"]),
     ("strsim", &["input/"]),
     ("tower_http", &["api/"]),
     (
