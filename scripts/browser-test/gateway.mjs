@@ -233,13 +233,15 @@ async function run({ stack, door, page, publishers, tab }) {
     return [...faults, ...bad];
   });
 
-  await check('a page of an origin that is not named may not connect, and nothing there says why', async () => {
+  await check('a page of an origin that is not named may not connect, and gives up after a second ticket', async () => {
     const other = page.url.replace('127.0.0.1', 'localhost');
     await tab.open(other);
     await tab.until('the page', 'window.isLoaded');
     await tab.evaluate(`start(1, ${JSON.stringify(door.url)})`);
-    await tab.until('the refusal', `seen[0].client.state.name === 'waiting'`, 15_000);
-    return (await tab.evaluate('seen[0].opened')) === 0 ? [] : ['it was let in'];
+    await tab.until('the refusal', `seen[0].client.state.name === 'closed'`, 15_000);
+    const { code, message } = await tab.evaluate(`(({ code, message }) => ({ code, message }))(seen[0].client.state.error)`);
+    const faults = (await tab.evaluate('seen[0].opened')) === 0 ? [] : ['it was let in'];
+    return code === 'GAVE_UP' ? faults : [...faults, `it ended with ${code}: ${message}`];
   });
 }
 
