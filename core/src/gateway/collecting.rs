@@ -15,8 +15,8 @@ use crate::jobs::Error;
 /// The messages of a tenant that are moved in one transaction.
 const COLLECTED_MAX: u32 = 500;
 
-/// The pause while a collector of another process is at work.
-const BUSY: Duration = Duration::from_millis(3);
+/// The pause before a step is tried again while a collector of another process is at work.
+const STEP_RETRY: Duration = Duration::from_millis(3);
 
 impl Gateway {
     /// Collects until nothing is left that may go now, of tenants that are not at their limit.
@@ -110,7 +110,7 @@ impl Gateway {
             drop(collecting);
             match moved {
                 Some(moved) => return Ok(moved),
-                None => tokio::time::sleep(BUSY).await,
+                None => tokio::time::sleep(STEP_RETRY).await,
             }
         }
     }

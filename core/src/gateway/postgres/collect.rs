@@ -220,8 +220,7 @@ pub async fn collect(
         true => Vec::new(),
         false => admit(waiting).await,
     };
-    let (moved, full) = move_granted(&mut transaction, &grants, histories).await?;
-    transaction.commit().await?;
+    let (moved, full) = move_granted(transaction, &grants, histories).await?;
     trim(db, older, &full).await?;
     Ok(CollectOutcome::Collected { moved, grants })
 }
@@ -252,8 +251,7 @@ pub async fn collect_granted(
         transaction.rollback().await?;
         return Ok(None);
     }
-    let (moved, full) = move_granted(&mut transaction, grants, histories).await?;
-    transaction.commit().await?;
+    let (moved, full) = move_granted(transaction, grants, histories).await?;
     trim(db, older, &full).await?;
     Ok(Some(moved))
 }
@@ -290,10 +288,10 @@ fn waiting_in(row: &PgRow) -> Result<WaitingPublications, Error> {
     })
 }
 
-/// Moves what is granted, counts it, and rings; returns the number of messages that were moved, and
-/// the channels that have too many now.
+/// Moves what is granted, counts it, rings, and commits; returns the number of messages that were
+/// moved, and the channels that have too many now.
 async fn move_granted(
-    transaction: &mut Transaction,
+    mut transaction: Transaction,
     grants: &[TenantGrant],
     histories: &[(&str, ChannelHistory)],
 ) -> Result<(u64, Vec<FullChannel>), Error> {
@@ -308,6 +306,7 @@ async fn move_granted(
         .map(|(tenant, wait)| (tenant, format!("{} {tenant}", wait.as_millis().max(1))))
         .unzip();
     if tenants.is_empty() && told.is_empty() {
+        transaction.commit().await?;
         return Ok((0, Vec::new()));
     }
     let patterns: Vec<&str> = histories.iter().map(|(pattern, _)| *pattern).collect();
@@ -323,8 +322,9 @@ async fn move_granted(
         .bind(&kept_max)
         .bind(&told)
         .bind(&limited)
-        .fetch_all(&mut *transaction)
+        .fetch_all(&mut transaction)
         .await?;
+    transaction.commit().await?;
     let moved: i64 = rows.first().map_or(Ok(0), |row| row.try_get("moved"))?;
     let mut full = Vec::new();
     for row in &rows {
