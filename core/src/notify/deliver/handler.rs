@@ -183,14 +183,15 @@ impl NotificationHandler {
             uncertain_failures: 0,
             refused: 0,
         };
-        let outcome = match verdict.and_then(|verdict| stops(verdict, context)) {
-            Some(GateStop::Late) => late(&mut run, &begun, valid_for).await,
-            Some(stop) => run.stop(stop).await,
-            None => match run.to.clone() {
-                Some(to) => attempt(&mut run, to, begun, valid_for).await,
-                // Its job is gone, or only the profile had the address.
-                None => run.stop(unreachable()).await,
-            },
+        let stop = verdict.and_then(|verdict| stops(verdict, context));
+        let outcome = match (stop, run.to.clone()) {
+            (None, Some(to)) => attempt(&mut run, to, begun, valid_for).await,
+            (stop, _) => {
+                // Without a stop its job is gone, or only the profile had the address.
+                let stop = stop.unwrap_or_else(unreachable);
+                let last_outcome = begun.last_outcome.as_deref();
+                run.stop(stop, last_outcome, valid_for).await
+            }
         };
         // No other attempt follows the last one, unless it was stopped.
         let is_last = self.retry().is_last(job.attempt, job.max_attempts)
@@ -260,7 +261,9 @@ async fn attempt(
         return Ok(Outcome::Done);
     }
     if run.left().is_zero() {
-        return late(run, &begun, valid_for).await;
+        return Err(run
+            .expired(begun.last_outcome.as_deref(), valid_for)
+            .await?);
     }
     let rest = match begun.batch {
         BatchStatus::Paused => Some(PAUSED_WAIT),
@@ -287,16 +290,6 @@ async fn attempt(
         }
     };
     run.send(to, texts).await
-}
-
-/// Ends a message whose deadline has passed.
-async fn late(
-    run: &mut DeliveryRun<'_>,
-    begun: &BegunDelivery,
-    valid_for: Duration,
-) -> Result<Outcome, Outcome> {
-    let last_outcome = begun.last_outcome.as_deref();
-    Err(run.expired(last_outcome, valid_for).await?)
 }
 
 /// Returns the end of an attempt after others, of which one may have sent the message.

@@ -75,15 +75,20 @@ pub(super) enum GateStop {
 }
 
 impl DeliveryRun<'_> {
-    /// Puts off a message that a gate holds, or ends it.
-    pub(super) async fn stop(&mut self, stop: GateStop) -> Result<Outcome, Outcome> {
+    /// Puts off a message that a gate holds, or ends it. `last_outcome` is that of the attempt before.
+    pub(super) async fn stop(
+        &mut self,
+        stop: GateStop,
+        last_outcome: Option<&str>,
+        valid_for: Duration,
+    ) -> Result<Outcome, Outcome> {
         let (reason, rule) = match stop {
             GateStop::Wait(delay) => {
                 return Ok(Outcome::Snooze {
                     delay: delay.max(SHORTEST_HOLD),
                 });
             }
-            GateStop::Late => (UnsentReason::Expired, String::new()),
+            GateStop::Late => return Err(self.expired(last_outcome, valid_for).await?),
             GateStop::End(reason, rule) => (reason, rule),
         };
         if reason == UnsentReason::Cancelled {
