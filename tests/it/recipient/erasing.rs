@@ -5,9 +5,10 @@ use std::time::Duration;
 use flyball::jobs::{Attribution, Error, NewJob, State};
 use flyball::recipient::gates::MessagePlan;
 use flyball::recipient::new_recipient::NewRecipient;
-use flyball::recipient::postgres::RecipientProfiles;
+use flyball::recipient::postgres::{ErasedRecipient, RecipientProfiles};
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Executor};
+use tokio::task::JoinHandle;
 
 use super::fixture::GatesFixture;
 use crate::support::eventually;
@@ -18,6 +19,24 @@ const PHONE: &str = "+15550190";
 
 const RULES: &str =
     "[categories.news]\nvalid_for_s = 2592000\ncaps.sms = { per_day = \"1 per 24h\" }\n";
+
+/// Begins to erase the recipient; returns when that waits for a lock of a planner.
+async fn erasing_that_waits(gates: &GatesFixture) -> JoinHandle<Result<ErasedRecipient, Error>> {
+    let profiles = RecipientProfiles::new(gates.fixture.queue.pool.clone());
+    let erasing = tokio::spawn(async move {
+        let signed = Attribution::default();
+        profiles.erase("", ID, &signed).await
+    });
+    let waits = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'
+        and query like '%erase_recipient%'";
+    eventually(
+        "it waits for the planner",
+        Duration::from_secs(20),
+        || async { (gates.count(waits).await > 0).then_some(()) },
+    )
+    .await;
+    erasing
+}
 
 /// Returns each table that has a text, with the rows in which it stands.
 async fn found(gates: &GatesFixture, text: &str) -> Vec<String> {
@@ -243,19 +262,7 @@ async fn what_a_planner_writes_while_a_recipient_is_erased_goes_too() {
     ] {
         planner.execute(AssertSqlSafe(statement)).await.unwrap();
     }
-    let profiles = RecipientProfiles::new(gates.fixture.queue.pool.clone());
-    let erasing = tokio::spawn(async move {
-        let signed = Attribution::default();
-        profiles.erase("", ID, &signed).await
-    });
-    let waits = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'
-        and query like '%erase_recipient%'";
-    eventually(
-        "it waits for the planner",
-        Duration::from_secs(20),
-        || async { (gates.count(waits).await > 0).then_some(()) },
-    )
-    .await;
+    let erasing = erasing_that_waits(&gates).await;
     planner.commit().await.unwrap();
 
     let erased = erasing.await.unwrap().unwrap();
@@ -282,19 +289,7 @@ async fn erasing_waits_for_lists_before_it_takes_digests() {
         .execute("select from flyball.cap for no key update")
         .await
         .unwrap();
-    let profiles = RecipientProfiles::new(gates.fixture.queue.pool.clone());
-    let erasing = tokio::spawn(async move {
-        let signed = Attribution::default();
-        profiles.erase("", ID, &signed).await
-    });
-    let waits = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'
-        and query like '%erase_recipient%'";
-    eventually(
-        "it waits for the planner",
-        Duration::from_secs(20),
-        || async { (gates.count(waits).await > 0).then_some(()) },
-    )
-    .await;
+    let erasing = erasing_that_waits(&gates).await;
     let locked = planner.execute("select from flyball.digest for no key update nowait");
     assert_eq!(locked.await.unwrap().rows_affected(), 1);
     let records = planner.execute("select from flyball.delivery for no key update nowait");
