@@ -16,6 +16,9 @@ mod replica_lag;
 mod transaction;
 mod unnamed;
 
+// Only a feature of it is wanted, which its entry in `Cargo.toml` explains.
+use sqlx_postgres as _;
+
 pub use columns::{Columns, json_or_text};
 pub use db::{Access, Db, Pooler};
 pub use hidden::{is_hidden_pooler, refuse_hidden_pooler};

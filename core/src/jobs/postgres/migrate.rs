@@ -9,12 +9,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-use sqlx::migrate::{MigrateError, Migration, Migrator};
-use sqlx::{Executor, Postgres, Row};
+use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
+use sqlx::{Executor, Postgres, Row, SqlStr};
 
 use super::Queue;
 use super::job_indexes::is_locked;
 use crate::postgres::Transaction;
+
+/// The version, the description and the statements of each file in `migrations/`.
+const MIGRATIONS: &[(i64, &str, &str)] = include!(concat!(env!("OUT_DIR"), "/migrations.rs"));
 
 /// The embedded migrations, safe to run twice and beside running workers.
 ///
@@ -22,7 +25,16 @@ use crate::postgres::Transaction;
 /// schema as soon as the database's user is called `flyball`, and every migration would run a
 /// second time.
 pub static MIGRATOR: LazyLock<Migrator> = LazyLock::new(|| {
-    let mut migrator = sqlx::migrate!("./migrations");
+    let migrations = MIGRATIONS.iter().map(|&(version, description, sql)| {
+        Migration::new(
+            version,
+            description.into(),
+            MigrationType::Simple,
+            SqlStr::from_static(sql),
+            false,
+        )
+    });
+    let mut migrator = Migrator::with_migrations(migrations.collect());
     migrator.create_schema("flyball");
     migrator.dangerous_set_table_name("flyball.migration");
     migrator
