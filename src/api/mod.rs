@@ -37,6 +37,7 @@ pub mod postgres;
 pub mod read_error;
 pub mod recipients;
 pub mod router;
+mod routes;
 pub mod serve;
 pub mod starting;
 pub mod stream;

@@ -7,7 +7,6 @@ use axum::routing::{get, post};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::compression::CompressionLayer;
 use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use super::deps::{ApiState, Deps};
 use super::gateway::{asyncapi, connect, events as channel_events, publish, tickets, usage};
@@ -21,6 +20,7 @@ use super::lanes::{keys, lane};
 use super::notifications::{batch_list, batches, cancel, events, headers, messages, suppressions};
 use super::openapi::document;
 use super::recipients::{inbox, profiles as recipients};
+use super::routes::routes;
 use super::throttles::{acquire, check, knobs, report};
 use super::work::{claim, endings, heartbeat};
 use super::{

@@ -16,7 +16,6 @@ use crate::api::http::body;
 use crate::api::http::caller::Caller;
 use crate::api::http::fields::{Errors, ObjectReader, must_be, place_of};
 use crate::api::http::problem::{Code, Problem};
-use crate::api::http::query;
 use crate::api::http::timeout::{LIST_TIMEOUT, with_timeout};
 use crate::api::jobs::enqueue::{kinds_elsewhere, refused, traceparent, warnings};
 use crate::api::jobs::input::{self, KnownKinds};
@@ -72,7 +71,6 @@ pub async fn create(
     Extension(caller): Extension<Caller>,
     request: Request,
 ) -> Result<impl IntoResponse, Problem> {
-    query::none(request.uri())?;
     let trace = traceparent(request.headers());
     let value = body::json(request, body::BATCH_BYTES_MAX).await?;
     let mut group = read(&state, value).await?;

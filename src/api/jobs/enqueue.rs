@@ -21,7 +21,6 @@ use crate::api::http::caller::Caller;
 use crate::api::http::fields::FieldLocation;
 use crate::api::http::metrics::BacklogAnswer;
 use crate::api::http::problem::{Code, LANE_FULL_RETRY_S, Problem};
-use crate::api::http::query;
 use crate::api::http::timeout::{LIST_TIMEOUT, ROW_TIMEOUT, with_timeout};
 use crate::api::http::token_scope::TokenScope;
 use crate::api::notifications::accept::{refused_repeat, typed};
@@ -84,7 +83,6 @@ pub async fn enqueue(
     Extension(caller): Extension<Caller>,
     request: Request,
 ) -> Result<impl IntoResponse, Problem> {
-    query::none(request.uri())?;
     let trace = traceparent(request.headers());
     let headers = request.headers().clone();
     let value = body::json(request, body::ONE_BYTES_MAX).await?;
@@ -187,7 +185,6 @@ pub async fn enqueue_batch(
     Extension(caller): Extension<Caller>,
     request: Request,
 ) -> Result<impl IntoResponse, Problem> {
-    query::none(request.uri())?;
     let trace = traceparent(request.headers());
     let has_key = request.headers().contains_key(KEY);
     let value = body::json(request, body::BATCH_BYTES_MAX).await?;

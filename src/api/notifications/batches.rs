@@ -25,7 +25,6 @@ use crate::api::http::caller::Caller;
 use crate::api::http::fields::FieldError;
 use crate::api::http::operate::{Reason, signed};
 use crate::api::http::problem::{Code, Problem};
-use crate::api::http::query;
 use crate::api::http::timeout::{LIST_TIMEOUT, ROW_TIMEOUT, unanswered, with_timeout};
 use crate::api::jobs::enqueue::{traceparent, warnings};
 use crate::api::jobs::permissions;
@@ -115,7 +114,6 @@ pub async fn send_batch(
     Extension(caller): Extension<Caller>,
     request: Request,
 ) -> Result<Response, Problem> {
-    query::none(request.uri())?;
     let trace = traceparent(request.headers());
     let headers = request.headers().clone();
     let value = body::json(request, body::BATCH_BYTES_MAX).await?;

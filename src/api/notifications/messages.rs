@@ -23,7 +23,7 @@ use crate::api::http::lagging::read_list;
 use crate::api::http::link::{encoded, next_link};
 use crate::api::http::metrics::BacklogAnswer;
 use crate::api::http::problem::{Code, Problem};
-use crate::api::http::query::{self, PAGE_MAX, Query};
+use crate::api::http::query::{PAGE_MAX, Query};
 use crate::api::http::timeout::{ROW_TIMEOUT, with_timeout};
 use crate::api::jobs::enqueue::{enqueue_one, refused, traceparent, warnings};
 use crate::api::jobs::input::KEY_BYTES_MAX;
@@ -93,7 +93,6 @@ pub async fn send(
     Extension(caller): Extension<Caller>,
     request: Request,
 ) -> Result<Response, Problem> {
-    query::none(request.uri())?;
     let trace = traceparent(request.headers());
     let headers = request.headers().clone();
     let value = body::json(request, body::ONE_BYTES_MAX).await?;

@@ -56,6 +56,55 @@ async fn every_route_is_in_the_document_and_every_path_of_the_document_is_a_rout
 }
 
 #[tokio::test]
+async fn an_operation_that_takes_no_query_refuses_one() {
+    let fixture = fixture(None).await;
+    let document: Value = fixture
+        .get("/openapi.json")
+        .send()
+        .await
+        .unwrap()
+        .json()
+        .await
+        .unwrap();
+    let mut refused = 0;
+    for (path, item) in document["paths"].as_object().unwrap() {
+        if !path.starts_with("/api/") || path.starts_with("/api/v1/provider-events/") {
+            continue;
+        }
+        let url: Vec<_> = path
+            .split('/')
+            .map(|part| if part.starts_with('{') { "x" } else { part })
+            .collect();
+        for (method, operation) in item.as_object().unwrap() {
+            let parameters = operation["parameters"].as_array();
+            if parameters
+                .into_iter()
+                .flatten()
+                .any(|parameter| parameter["in"] == "query")
+            {
+                continue;
+            }
+            let method: Method = method.to_uppercase().parse().unwrap();
+            let url = format!("{}?surprise=1", url.join("/"));
+            let answer = fixture.ask(method.clone(), &url).send().await.unwrap();
+            assert_eq!(answer.status(), StatusCode::BAD_REQUEST, "{method} {path}");
+            let body = problem(answer, 400, "invalid_query").await;
+            assert_eq!(pointers(&body), ["/surprise"], "{method} {path}");
+            refused += 1;
+        }
+    }
+    assert!(refused > 60, "{refused}");
+
+    // A provider calls the URL that it was given, with what it adds.
+    let answer = fixture
+        .ask(Method::POST, "/api/v1/provider-events/none/x?surprise=1")
+        .send()
+        .await
+        .unwrap();
+    problem(answer, 404, "account_not_found").await;
+}
+
+#[tokio::test]
 async fn every_reference_of_the_document_leads_somewhere_and_every_operation_may_answer_a_problem()
 {
     let fixture = fixture(None).await;
