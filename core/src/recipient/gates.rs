@@ -235,6 +235,7 @@ struct Walk<'a> {
 }
 
 /// The time that the caps of all lists give to a message.
+#[derive(Clone, Copy)]
 struct Capped<'a> {
     at: Timestamp,
     rule: &'a CapRule,
@@ -444,29 +445,48 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Returns the latest of the times that the lists give; `None` if all have room at `at`.
+    /// Returns the latest of the times that the lists give; `None` if all have room at `at`. Where
+    /// one of them has a digest for the message, the others neither hold nor drop it.
     fn capped(&self, at: Timestamp) -> Option<Capped<'_>> {
         let from_s = if at == self.now {
             judged_at(at)
         } else {
             noted_at(at)
         };
-        let mut latest: Option<(i64, Capped<'_>)> = None;
+        let (mut latest, mut collecting) = (None, None);
         for (n, list) in self.lists.iter().enumerate() {
             let times = self.rows.times.get(n).copied().unwrap_or_default();
             let reserved = if self.attempts { &[] } else { times.reserved };
             let plan = list.caps.plan(times.sent, reserved, from_s, &self.zone);
-            let is_later = plan.at_s > latest.as_ref().map_or(from_s, |(at_s, _)| *at_s);
-            if let Some(rule) = plan.rule.filter(|_| is_later) {
-                let capped = Capped {
-                    at: time_of(plan.at_s),
-                    rule,
-                    over: &list.over,
-                };
-                latest = Some((plan.at_s, capped));
+            let Some(rule) = plan.rule.filter(|_| plan.at_s > from_s) else {
+                continue;
+            };
+            let capped = Capped {
+                at: time_of(plan.at_s),
+                rule,
+                over: &list.over,
+            };
+            if self.collector(capped.over).is_some() {
+                keep_later(&mut collecting, capped);
             }
+            keep_later(&mut latest, capped);
         }
-        latest.map(|(_, capped)| capped)
+        let is_refused = latest.is_some_and(|one| *one.over == OverCap::Refuse);
+        collecting.filter(|_| !is_refused).or(latest)
+    }
+
+    /// Returns the type of digest that collects the message when it is over a cap with this rule.
+    fn collector(&self, over: &OverCap) -> Option<&'a DigestType> {
+        let OverCap::Digest(kind) = over else {
+            return None;
+        };
+        let message = self.message;
+        if self.attempts || message.origin != Origin::Sender || message.goes_alone() {
+            return None;
+        }
+        let rules = self.policy.rules;
+        let named = kind.as_deref().and_then(|name| rules.digest(name));
+        named.or_else(|| rules.digest_of_template(message.template?))
     }
 
     /// Returns the plan of a message over a cap that does not wait for room.
@@ -489,23 +509,13 @@ impl<'a> Walk<'a> {
                 rule,
                 reset_at: capped.at,
             }),
-            OverCap::Digest(kind)
-                if !self.message.goes_alone()
-                    && !self.attempts
-                    && self.message.origin == Origin::Sender =>
-            {
-                let rules = self.policy.rules;
-                let listed = || rules.digest_of_template(self.message.template?);
-                let named = kind.as_deref().and_then(|name| rules.digest(name));
-                let Some(kind) = named.or_else(listed) else {
-                    return self.too_late(capped, category.valid_for);
-                };
-                Some(MessagePlan::Collected {
+            OverCap::Digest(_) | OverCap::Hold => match self.collector(capped.over) {
+                Some(kind) => Some(MessagePlan::Collected {
                     digest: kind.name.clone(),
                     arrival: self.joins(kind),
-                })
-            }
-            OverCap::Digest(_) | OverCap::Hold => self.too_late(capped, category.valid_for),
+                }),
+                None => self.too_late(capped, category.valid_for),
+            },
         }
     }
 
@@ -544,6 +554,13 @@ pub(super) fn released_at(
     match message.priority < NORMAL || is_late {
         true => at,
         false => released,
+    }
+}
+
+/// Keeps the later of two times.
+fn keep_later<'a>(kept: &mut Option<Capped<'a>>, capped: Capped<'a>) {
+    if kept.is_none_or(|one| capped.at > one.at) {
+        *kept = Some(capped);
     }
 }
 

@@ -108,6 +108,55 @@ fn a_leading_item_that_may_not_go_at_once_is_collected() {
     );
 }
 
+#[test]
+fn what_one_cap_collects_no_other_holds_or_drops() {
+    let (to, now) = (ada(), noon());
+    let (earlier, later) = (sent(now, &[10; 3]), sent(now, &[5; 3]));
+    let mut message = push(&to, "product");
+    message.actor = Some("eve");
+    for over_cap in ["hold", "drop", "digest", "refuse"] {
+        let text = format!(
+            "[categories.product]\nover_cap = \"{over_cap}\"\ncaps.push = {{ per_day = \"3 per 1d\" }}\n"
+        );
+        let scene = Scene::new(Profile::default(), rules(&text));
+        let lists = cap_lists(&message, &scene.rules);
+        assert_eq!(lists.len(), 2);
+        // The cap of the category makes it wait longer.
+        let of_creator = OverCap::Digest(Some("creator-activity".to_owned()));
+        let times: Vec<CapTimes<'_>> = lists
+            .iter()
+            .map(|list| CapTimes {
+                sent: if list.over == of_creator {
+                    &earlier
+                } else {
+                    &later
+                },
+                reserved: &[],
+            })
+            .collect();
+        let rows = GateRows {
+            times: &times,
+            ..GateRows::default()
+        };
+        match scene.plan(&message, &rows, now) {
+            MessagePlan::Refused { .. } => assert_eq!(over_cap, "refuse"),
+            MessagePlan::Collected { digest, .. } => {
+                assert_ne!(over_cap, "refuse");
+                assert_eq!(digest, "creator-activity");
+            }
+            other => panic!("{over_cap}: {other:?}"),
+        }
+        // An attempt collects nothing.
+        let verified = scene.verify(&message, &rows, now);
+        let is_held = matches!(verified, MessagePlan::Held { .. });
+        assert_eq!(
+            is_held,
+            ["hold", "digest"].contains(&over_cap),
+            "{over_cap}"
+        );
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
