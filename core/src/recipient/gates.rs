@@ -521,8 +521,10 @@ impl<'a> Walk<'a> {
 
     /// Ends a message that a cap would hold for too long.
     fn too_late(&self, capped: &Capped<'_>, valid_for: SignedDuration) -> Option<MessagePlan> {
-        let waits_for = capped.at.duration_since(self.message.accepted_at);
-        (waits_for > valid_for).then(|| MessagePlan::Ended {
+        // In whole seconds, as caps count: messages of one second fare alike.
+        let waits_s = capped.at.as_second() - noted_at(self.message.accepted_at);
+        let is_late = SignedDuration::from_secs(waits_s) > valid_for;
+        is_late.then(|| MessagePlan::Ended {
             gate: MessageGate::Caps,
             reason: UnsentReason::Capped,
             rule: format!("{} {}", capped.rule.name, capped.rule),

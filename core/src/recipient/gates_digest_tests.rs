@@ -230,6 +230,42 @@ fn caps_do_not_judge_what_may_become_one_until_it_wakes() {
     );
 }
 
+/// By the rules that ship, a cap of a day holds for a day: the sixth message of one second waits, as
+/// one of the next second does.
+#[test]
+fn a_burst_of_one_second_waits_for_a_cap_like_what_comes_later() {
+    let to = ada();
+    let full = vec![noted_at(noon() + SignedDuration::from_millis(100)); 5];
+    let times = [CapTimes {
+        sent: &full,
+        reserved: &[],
+    }];
+    let rows = GateRows {
+        times: &times,
+        ..GateRows::default()
+    };
+    for after_ms in [101, 400, 900, 1000, 1100, 5000] {
+        let now = noon() + SignedDuration::from_millis(after_ms);
+        let mut message = push(&to, "news");
+        message.accepted_at = now;
+        let plan = free().plan(&message, &rows, now);
+        let room = at("2026-06-11T12:00:01Z");
+        assert_eq!(plan.planned_at(now), Some(room), "{after_ms}: {plan:?}");
+    }
+    // One that is a second older would wait for longer than it is valid.
+    let mut message = push(&to, "news");
+    message.accepted_at = noon();
+    let plan = free().plan(&message, &rows, noon() + SignedDuration::from_secs(1));
+    let is_capped = matches!(
+        plan,
+        MessagePlan::Ended {
+            reason: UnsentReason::Capped,
+            ..
+        }
+    );
+    assert!(is_capped, "{plan:?}");
+}
+
 #[test]
 fn a_window_of_zero_makes_no_message_a_duplicate() {
     let (to, now) = (ada(), noon());
