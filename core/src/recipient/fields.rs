@@ -172,17 +172,26 @@ impl GatedArgs {
     }
 
     /// Returns the key by which messages to a recipient are the same: of the name that the sender
-    /// chose, of the template with its data, or else of everything that the recipient sees.
+    /// chose, or else of the template and what is compared.
     pub fn dedup_key(&self, recipient: &RecipientKey) -> DedupKey {
         let fields = &self.fields;
         if let Some(name) = &fields.dedup_key {
             return DedupKey::of_name(recipient, name);
         }
-        let content = match &fields.template_id {
-            Some(template) => DedupKey::of_content(recipient, template, &self.data),
-            None => DedupKey::of_content(recipient, "", &self.content),
-        };
+        let template = fields.template_id.as_deref().unwrap_or_default();
+        let content = DedupKey::of_content(recipient, template, self.compared());
         content.for_time(fields.local_time)
+    }
+
+    /// Returns the part that makes a message another one: the data that fill in its template, if that
+    /// has a name, or else everything that the recipient sees.
+    fn compared(&self) -> &Value {
+        let has_name = self.fields.template_id.is_some();
+        let has_data = self.data.as_object().is_some_and(|data| !data.is_empty());
+        match has_name && has_data && self.content.get("template").is_some() {
+            true => &self.data,
+            false => &self.content,
+        }
     }
 
     /// Reads what gates look at; anything that is wrong is an issue of the field.
@@ -247,6 +256,29 @@ mod tests {
             (read.category.as_str(), read.data),
             ("marketing", json!({"n": 1}))
         );
+    }
+
+    #[test]
+    fn texts_of_ones_own_make_a_message_another_one_beside_the_name_of_a_template_too() {
+        let key = |more: Value| {
+            let mut args = json!({"channel": "inapp", "to": "ada", "template_id": "comment"});
+            args.as_object_mut()
+                .unwrap()
+                .extend(more.as_object().unwrap().clone());
+            let read = GatedArgs::parse(&args).unwrap();
+            read.dedup_key(&read.recipient_key("acme", read.address().as_ref()))
+        };
+        let code = |code: u32| key(json!({"body": format!("Your code is {code}")}));
+        assert_eq!(code(111), code(111));
+        assert_ne!(code(111), code(222));
+        let by = |name: &str| key(json!({"body": name, "data": {"url": "/posts/7"}}));
+        assert_ne!(by("Bob answered"), by("Eve answered"));
+        let fixed = |text: &str| key(json!({"template": text}));
+        assert_ne!(fixed("Your code is 111"), fixed("Your code is 222"));
+        // A name stands for the text that data fill in.
+        let filled = |text: &str, n: u32| key(json!({"template": text, "data": {"n": n}}));
+        assert_eq!(filled("{{ n }} comments", 3), filled("{{ n }} new", 3));
+        assert_ne!(filled("{{ n }} comments", 3), filled("{{ n }} comments", 4));
     }
 
     #[test]
