@@ -253,6 +253,39 @@ async fn two_planners_that_open_the_same_digests_count_each_item_once() {
     assert_eq!(fixture.count(recorded).await, 40);
 }
 
+/// Reservations are read under the lock of their list, and a list without a row has none.
+#[tokio::test]
+async fn two_planners_at_a_list_without_sends_give_different_times() {
+    let rules = "[categories.news]\nover_cap = \"hold\"\nvalid_for_s = 2592000\ncaps.sms = { per_day = \"1 per 24h\" }\n";
+    let gates = GatesFixture::new(rules).await;
+    let news = |n: u8| json!({"category": "news", "dedup_key": n.to_string()});
+    // It has a reservation until its attempt begins.
+    assert_eq!(gates.planned(news(0)).await.1, MessagePlan::Send);
+    let (first, second) = (gates.send(news(1)).await, gates.send(news(2)).await);
+    let mut planner = gates.fixture.database.pool().begin().await.unwrap();
+    let plan = "
+        with new as (
+            insert into flyball.cap (recipient, list, sent) select recipient, list, '{}' from flyball.cap_reservation
+        )
+        insert into flyball.cap_reservation (recipient, list, at_s, job_id)
+        select recipient, list, at_s + 86400, $1 from flyball.cap_reservation";
+    sqlx::query(plan)
+        .bind(first)
+        .execute(&mut *planner)
+        .await
+        .unwrap();
+    let other = gates.gates.clone();
+    let planning = tokio::spawn(async move { other.plan_jobs(&[second]).await });
+    gates.until_waiting("insert into flyball.cap (").await;
+    planner.commit().await.unwrap();
+
+    let planned = planning.await.unwrap().unwrap();
+    let now = gates.now().await;
+    let until = planned[0].plan.planned_at(now).unwrap();
+    let wait_s = until.duration_since(now).as_secs();
+    assert!((172_700..=172_801).contains(&wait_s), "{wait_s}");
+}
+
 #[tokio::test]
 async fn messages_are_planned_whatever_advisory_locks_strangers_keep() {
     let gates = GatesFixture::new("").await;

@@ -257,12 +257,7 @@ async fn lock_lists(
 ) -> Result<HashMap<StoredList, StoredTimes>, Error> {
     let (mut found, mut missing) = (HashMap::new(), keys.to_vec());
     while !missing.is_empty() {
-        let (recipients, ids) = columns(&missing);
-        query_planned_anew(NEW_LISTS)
-            .bind(recipients)
-            .bind(ids)
-            .execute(&mut *connection)
-            .await?;
+        add_lists(connection, &missing).await?;
         found.extend(sent(connection, &missing, true).await?);
         missing.retain(|key| !found.contains_key(key));
     }
@@ -271,6 +266,23 @@ async fn lock_lists(
         (key, StoredTimes { sent, reserved })
     };
     Ok(found.into_iter().map(times).collect())
+}
+
+/// Creates those of these lists that have no row, so that they can be locked.
+pub(super) async fn add_lists(
+    connection: &mut Transaction,
+    keys: &[StoredList],
+) -> Result<(), Error> {
+    if keys.is_empty() {
+        return Ok(());
+    }
+    let (recipients, ids) = columns(keys);
+    query_planned_anew(NEW_LISTS)
+        .bind(recipients)
+        .bind(ids)
+        .execute(connection)
+        .await?;
+    Ok(())
 }
 
 async fn write_slots(

@@ -9,6 +9,7 @@ use std::collections::{HashMap, HashSet};
 use jiff::Timestamp;
 use sqlx::query;
 
+use super::attempts::add_lists;
 use super::claims::{NewClaim, write_claims};
 use super::messages::{GatedMessage, load};
 use super::rows::{
@@ -330,6 +331,14 @@ impl<'a> PlanBatch<'a> {
         }
         tight.sort_unstable();
         tight.dedup();
+        let has_sends = |key: &StoredList| {
+            let times = self.times.get(key);
+            times.is_some_and(|times| !times.sent.is_empty())
+        };
+        let new: Vec<StoredList> = (tight.iter().copied())
+            .filter(|key| !has_sends(key))
+            .collect();
+        add_lists(connection, &new).await?;
         self.read_lists(connection, &tight, &jobs, true).await
     }
 
