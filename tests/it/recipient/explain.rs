@@ -193,6 +193,28 @@ async fn an_item_shows_its_digest_and_can_be_withdrawn_until_that_closes() {
     );
 }
 
+#[tokio::test]
+async fn an_item_says_what_keeps_its_digest_open_and_what_becomes_of_it() {
+    let gates = GatesFixture::new("").await;
+    gates.profile("ada", gates.quiet_today().await).await;
+    let mut id = 0;
+    for n in 1..=3 {
+        let mut item = comment(n);
+        item["recipient"] = json!("ada");
+        (id, _) = gates.planned(item).await;
+    }
+    let due = sqlx::query("update flyball.digest set closes_at = now()");
+    due.execute(gates.fixture.database.pool()).await.unwrap();
+    let told = explained(&gates, id).await.sentence;
+    let then = "the digest then waits for quiet hours (whole days UTC) until";
+    assert!(told.contains(then), "{told}");
+
+    gates.gates.close_due().await.unwrap();
+    let told = explained(&gates, id).await.sentence;
+    let kept = "the gate quiet_hours keeps it open (whole days UTC)";
+    assert!(told.contains(kept) && !told.contains(then), "{told}");
+}
+
 /// Law L12, of a digest: it names no actor unless there is one digest for each.
 #[tokio::test]
 async fn the_forecast_of_a_digest_of_many_actors_asks_for_the_caps_of_none() {

@@ -256,7 +256,10 @@ fn told(id: i64, found: &Recorded, forecast: Option<&GateForecast>) -> String {
         (_, Place::Running) => format!("message {id} is being sent"),
         (Some(plan @ MessagePlan::Collected { .. }), Place::Over) if delivery == "collected" => {
             match &found.digest {
-                Some(_) => format!("message {id} {}", sentence(plan)),
+                Some(digest) => {
+                    let then = told_of_digest(digest, forecast);
+                    format!("message {id} {}{then}", sentence(plan))
+                }
                 None => format!("message {id} was an item of a digest that has closed"),
             }
         }
@@ -266,6 +269,22 @@ fn told(id: i64, found: &Recorded, forecast: Option<&GateForecast>) -> String {
         (_, Place::Over) if found.why.is_empty() => format!("message {id} is {delivery}"),
         (_, Place::Over) => format!("message {id} is {delivery}: {}", found.why),
     }
+}
+
+/// Returns what keeps a digest open, and what becomes of it then, as the end of a sentence.
+fn told_of_digest(digest: &DigestView, forecast: Option<&GateForecast>) -> String {
+    let mut told = String::new();
+    if !digest.gate.is_empty() {
+        told += &format!("; the gate {} keeps it open", digest.gate);
+    }
+    if !digest.rule.is_empty() {
+        told += &format!(" ({})", digest.rule);
+    }
+    let foreseen = forecast.map(|next| next.sentence.as_str());
+    if let Some(then) = foreseen.filter(|then| *then != sentence(&MessagePlan::Send)) {
+        told += &format!("; by what is known now, the digest then {then}");
+    }
+    told
 }
 
 /// Returns what the gates would find when they look next.
