@@ -168,10 +168,10 @@ fn request(word: &str, fields: &mut Reader<'_>) -> Option<ClientRequest> {
         },
         "unsubscribe" => ClientRequest::Unsubscribe { channel: channel? },
         "ack" => {
-            let offset = fields.whole("offset", 0..=OFFSET_MAX, "");
-            if offset.is_none() && !fields.has("offset") {
+            if !fields.contains("offset") {
                 fields.missing("offset", "an offset");
             }
+            let offset = fields.whole("offset", 0..=OFFSET_MAX, "");
             ClientRequest::Ack {
                 channel: channel?,
                 offset: offset?,
@@ -196,11 +196,11 @@ fn request(word: &str, fields: &mut Reader<'_>) -> Option<ClientRequest> {
 }
 
 fn required(fields: &mut Reader<'_>, name: &str, bytes: usize) -> Option<String> {
-    let text = fields.text(name, 1..=bytes);
-    if text.is_none() && !fields.contains(name) {
+    // Reading takes the field away.
+    if !fields.contains(name) {
         fields.missing(name, "a text");
     }
-    text
+    fields.text(name, 1..=bytes)
 }
 
 fn since(fields: &mut Reader<'_>) -> Option<Since> {
@@ -208,15 +208,18 @@ fn since(fields: &mut Reader<'_>) -> Option<Since> {
         return None;
     }
     let mut since = fields.part("since", &["epoch", "offset"])?;
+    if !since.contains("epoch") {
+        since.missing("epoch", "the epoch of the last message");
+    }
     let epoch = since.text("epoch", 1..=20);
     let parsed = epoch.as_deref().and_then(|text| text.parse().ok());
-    if parsed.is_none() {
+    if epoch.is_some() && parsed.is_none() {
         since.wrong("epoch", "must be the epoch of the last message");
     }
-    let offset = since.whole("offset", 0..=OFFSET_MAX, "");
-    if offset.is_none() && !since.has("offset") {
+    if !since.contains("offset") {
         since.missing("offset", "the offset of the last message");
     }
+    let offset = since.whole("offset", 0..=OFFSET_MAX, "");
     Some(Since {
         epoch: parsed?,
         offset: offset?,
@@ -309,6 +312,36 @@ mod tests {
             .err()
             .unwrap();
         assert!(!message.contains("top-secret"), "{message}");
+    }
+
+    #[test]
+    fn a_field_that_is_wrong_is_named_once_and_not_called_missing() {
+        let since = |since: Value| json!({"type": "subscribe", "channel": "a", "since": since});
+        for (frame, place) in [
+            (json!({"type": "subscribe", "channel": 5}), "/channel"),
+            (json!({"type": "subscribe", "channel": null}), "/channel"),
+            (json!({"type": "unsubscribe", "channel": ""}), "/channel"),
+            (json!({"type": "refresh", "token": ""}), "/token"),
+            (
+                json!({"type": "ack", "channel": "a", "offset": "1"}),
+                "/offset",
+            ),
+            (since(json!({"epoch": 1, "offset": 1})), "/since/epoch"),
+            (since(json!({"epoch": null, "offset": 1})), "/since/epoch"),
+            (
+                since(json!({"epoch": "1", "offset": null})),
+                "/since/offset",
+            ),
+        ] {
+            let message = parse(&frame).err().unwrap_or_default();
+            let is_named_once = message.matches(place).count() == 1;
+            assert!(
+                is_named_once && !message.contains("missing"),
+                "{frame}: {message}"
+            );
+        }
+        let message = parse(&since(json!({}))).err().unwrap_or_default();
+        assert_eq!(message.matches("is missing").count(), 2, "{message}");
     }
 
     #[test]
