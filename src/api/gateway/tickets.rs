@@ -23,6 +23,7 @@ use crate::gateway::channel_name::CHANNEL_FORM;
 use crate::gateway::limits::TICKET_TTL;
 use crate::gateway::postgres::issue_ticket;
 use crate::input::patterns::is_channel_pattern;
+use crate::providers::{Channel, Recipient};
 use crate::recipient::new_recipient::ID_BYTES;
 
 /// The most channels and patterns of a ticket.
@@ -127,9 +128,17 @@ struct AskedTicket {
 
 fn read(fields: &mut ObjectReader<'_>) -> AskedTicket {
     let channels = channels(fields);
+    let recipient = fields.text("recipient", 1..=ID_BYTES);
+    let sound = recipient
+        .as_deref()
+        .map(|id| Recipient::parse(Channel::InApp, id));
+    // No message comes to an inbox of another id, and the page would wait for one in vain.
+    if let Some(Err(message)) = sound {
+        fields.wrong("recipient", message);
+    }
     AskedTicket {
         channels,
-        recipient: fields.text("recipient", 1..=ID_BYTES),
+        recipient,
         publish: fields.flag("publish").unwrap_or(false),
         tenant: fields.text("tenant", 0..=NAME_BYTES_MAX),
     }

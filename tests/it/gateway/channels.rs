@@ -5,7 +5,7 @@ use flyball::api::{ClaimRules, JwksSource, JwtAuth, JwtRules, SigningAlgorithm};
 use flyball::gateway::limits::GatewayLimits;
 use flyball::jobs::Error;
 use reqwest::Method;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::client::{PATIENCE, WsClient, open};
 use super::fixture::{GatewayServer, jwt, jwt_with, limits, token};
@@ -230,6 +230,21 @@ async fn a_ticket_opens_one_connection_with_its_rights() {
     // It cannot be used again.
     let again = open(&served.base, &path, &[]).await.err().unwrap();
     assert_eq!(again.status, 401);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ticket_is_refused_for_a_recipient_to_whom_no_message_can_be_sent() {
+    let served = GatewayServer::start().await;
+    for id in ["ada ", "check", "..", "a\nb"] {
+        let asked = served
+            .request(Method::POST, "/api/v1/ws/tickets")
+            .bearer_auth(token("acme"))
+            .json(&json!({"recipient": id}));
+        let refused = asked.send().await.unwrap();
+        assert_eq!(refused.status(), 422, "{id:?}");
+        let problem: Value = refused.json().await.unwrap();
+        assert_eq!(problem["errors"][0]["pointer"], "/recipient", "{id:?}");
+    }
 }
 
 /// Behind a proxy a stranger who guesses has the address of everybody.
