@@ -11,15 +11,14 @@
 use jiff::Timestamp;
 
 use super::format::{number, seconds};
+use super::limits::{at_once, by_windows};
 use super::view::{FindingView, GovernorView, OverrideView, SignalView};
 use crate::governor::actuator::{Actuator, is_breakers_zero};
 use crate::governor::decision::Decision;
 use crate::governor::law::{LearnedQuota, Phase, Verdict};
 use crate::governor::manual_override::GOVERNOR;
 use crate::governor::time::unix_s;
-use crate::throttle::admission::units_of;
 use crate::throttle::direct_change::is_changed_directly;
-use crate::throttle::rolling_window::in_words;
 use crate::throttle::{Knobs, Mode, RateLimit, Status};
 
 /// The time span of the trend, in seconds.
@@ -87,19 +86,6 @@ fn found(requested: &WhyInput) -> String {
     each.map(tell).collect()
 }
 
-/// Returns what a throttle grants by its windows; `None` if it has none.
-fn by_windows(name: &str, knobs: &Knobs) -> Option<String> {
-    let (unit, key) = units_of(name);
-    let of_all = in_words(&knobs.windows, unit);
-    let of_keys = in_words(&knobs.key_windows, unit);
-    match (knobs.windows.is_empty(), knobs.key_windows.is_empty()) {
-        (true, true) => None,
-        (false, true) => Some(format!("at most {of_all}")),
-        (true, false) => Some(format!("at most {of_keys} for each {key}")),
-        (false, false) => Some(format!("at most {of_all}, and for each {key} {of_keys}")),
-    }
-}
-
 fn because(requested: &WhyInput, status: &Status) -> Vec<String> {
     let knobs = &status.knobs;
     if knobs.paused {
@@ -111,6 +97,9 @@ fn because(requested: &WhyInput, status: &Status) -> Vec<String> {
     let rate = match (actuator.in_force(status), windows) {
         (RateLimit::Unlimited, Some(windows)) => windows,
         (knob, Some(windows)) => format!("{} and {windows}", rate(actuator, knob)),
+        (knob @ RateLimit::Unlimited, None) => {
+            at_once(requested.name, knobs).unwrap_or_else(|| rate(actuator, knob))
+        }
         (knob, None) => rate(actuator, knob),
     };
     if let Some(problem) = status.problems.iter().find(|p| p.field == field) {

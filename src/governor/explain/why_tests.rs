@@ -259,8 +259,14 @@ fn a_hand_on_the_knob_has_a_name_a_time_and_a_reason() {
     assert!(ask(Some(&edited), Some(&view), &[], None).starts_with("5 rps, set in Redis directly"));
     edited.knobs.paused = true;
     assert!(ask(Some(&edited), Some(&view), &[], None).starts_with("paused in Redis directly"));
-    let free = status(-1.0, Mode::Manual);
+    let mut free = status(-1.0, Mode::Manual);
     assert!(ask(Some(&free), None, &[], None).starts_with("no limit, set by ann 5 min ago"));
+    free.knobs.concurrency = Some(8);
+    let reported = ask(Some(&free), None, &[], None);
+    assert!(
+        reported.starts_with("at most 8 jobs at once, set by ann 5 min ago"),
+        "{reported}"
+    );
 }
 
 #[test]
