@@ -28,7 +28,7 @@ const CONCURRENCY: usize = 16;
 pub struct ChannelTenants {
     /// The time of this answer.
     at: Timestamp,
-    /// The tenants that have used channels, by name.
+    /// The tenants that have used channels, by name, and the operators last.
     tenants: Vec<ChannelTenant>,
     /// The URL of the next page; also in the Link header.
     next: Option<String>,
@@ -84,7 +84,9 @@ pub async fn list_channel_usage(
     let gateway = &state.gateway;
     let found = channel_usage(&gateway.db, only.as_deref(), &after, limit);
     let found = with_timeout(LIST_TIMEOUT, found).await?;
-    let last = found.last().filter(|_| found.len() as i64 >= limit);
+    // Nobody comes behind the operators.
+    let goes_on = |last: &&ChannelUsage| found.len() as i64 >= limit && !last.tenant.is_empty();
+    let last = found.last().filter(goes_on);
     let next = last.map(|last| {
         let after = encoded(&last.tenant);
         format!("/api/v1/channels?limit={limit}&after={after}")

@@ -54,3 +54,34 @@ async fn the_usage_of_a_tenant_counts_messages_that_went_and_not_those_that_were
     let usage = usage.first().map(|one| (one.messages, one.limited));
     assert_eq!(usage, Some((3, 1)));
 }
+
+/// Without tokens everybody is an operator.
+#[tokio::test]
+async fn the_usage_of_operators_is_listed_behind_that_of_every_tenant() {
+    let fixture = Fixture::new().await;
+    let db = &fixture.queue.pool;
+    for publish in [
+        "select flyball.publish('orders', '1')",
+        "select flyball.as_tenant('acme'), (select flyball.publish('orders', '1'))",
+    ] {
+        sqlx::query(publish).execute(db).await.unwrap();
+    }
+    let grants = ["", "acme"].map(|tenant| TenantGrant {
+        tenant: tenant.to_owned(),
+        messages: 10,
+        wait: None,
+        told: None,
+    });
+    let histories = [("*", ChannelHistory::USUAL)];
+    let moved = collect_granted(db, &OlderCollectors::default(), &grants, &histories).await;
+    assert_eq!(moved.unwrap(), Some(2));
+    for (after, most, wanted) in [
+        ("", 10, vec!["acme", ""]),
+        ("", 1, vec!["acme"]),
+        ("acme", 1, vec![""]),
+    ] {
+        let usage = channel_usage(db, None, after, most).await.unwrap();
+        let tenants: Vec<&str> = usage.iter().map(|one| one.tenant.as_str()).collect();
+        assert_eq!(tenants, wanted, "{after} {most}");
+    }
+}

@@ -21,6 +21,7 @@ order by a.tenant
 on conflict (tenant, process) do update
 set connections = excluded.connections, warnings = r.warnings + excluded.warnings, reported_at = excluded.reported_at";
 
+/// The operators, who have no name, come last, so that a page can begin behind each name.
 pub(super) const LIST: &str = "
 select t.tenant,
     (select coalesce(sum(r.connections), 0) from flyball.gateway_report r where r.tenant = t.tenant and r.reported_at > now() - interval '15 seconds') as connections,
@@ -29,8 +30,8 @@ select t.tenant,
     (select count(*) from (select from flyball.publication p where p.tenant = t.tenant limit 10000) as page) as waiting
 from (select r.tenant from flyball.gateway_report r union select u.tenant from flyball.channel_usage u) t
 left join flyball.channel_usage u on u.tenant = t.tenant
-where ($1::text is null or t.tenant = $1) and t.tenant > $2
-order by t.tenant
+where ($1::text is null or t.tenant = $1) and (t.tenant > $2 or t.tenant = '')
+order by t.tenant = '', t.tenant
 limit $3";
 
 /// The open connections of a tenant in one process, and the warnings since the last report.
@@ -91,7 +92,7 @@ pub async fn limited_tenants(
     rows.iter().map(|row| Ok(row.try_get("tenant")?)).collect()
 }
 
-/// Returns the use by tenants, by name: one, or up to `most` after a name.
+/// Returns the use by tenants, by name: one, or up to `most` after a name. The operators come last.
 pub async fn channel_usage(
     db: &Db,
     tenant: Option<&str>,
