@@ -1,16 +1,15 @@
 //! The events of one channel, for clients that cannot open a WebSocket.
 
 use std::collections::VecDeque;
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Extension;
 use axum::extract::{Path, Query as Pairs, State};
 use axum::http::{Extensions, HeaderMap};
-use axum::response::sse::{self, KeepAlive, Sse};
+use axum::response::{IntoResponse, sse};
 use bytes::Bytes;
-use futures_util::{Stream, stream};
+use futures_util::stream;
 use serde::Deserialize;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::task::task_tracker::TaskTrackerToken;
@@ -20,6 +19,7 @@ use super::opened::{self, RETRY_S};
 use super::state::GatewayState;
 use crate::api::clock;
 use crate::api::http::caller::Caller;
+use crate::api::http::event_stream;
 use crate::api::http::fields::FieldLocation;
 use crate::api::http::places::PlacePermit;
 use crate::api::http::problem::{Code, Problem};
@@ -33,9 +33,6 @@ use crate::gateway::limits::EXPIRY_GRACE;
 use crate::gateway::postgres::StoredMessage;
 use crate::gateway::reading::MissedPage;
 use crate::gateway::server_frame;
-
-/// The time without an event after which a comment is sent, so that proxies keep the connection.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// The time after which clients reconnect.
 const RETRY: Duration = Duration::from_secs(1);
@@ -69,7 +66,7 @@ pub async fn stream_channel(
     Pairs(pairs): Pairs<Vec<(String, String)>>,
     headers: HeaderMap,
     extensions: Extensions,
-) -> Result<Sse<impl Stream<Item = Result<sse::Event, Infallible>>>, Problem> {
+) -> Result<impl IntoResponse, Problem> {
     let mut query = Query::open(pairs.clone(), &["since", "ticket", "tenant"]);
     let ticket = query.text("ticket", TICKET_BYTES);
     let named = query.text("since", ID_BYTES);
@@ -145,10 +142,10 @@ pub async fn stream_channel(
     };
     let events = stream::unfold(reader, |mut reader| async move {
         let event = reader.next().await?;
-        Some((Ok(event), reader))
+        Some((event, reader))
     });
     let events = futures_util::StreamExt::take_until(events, Box::pin(over));
-    Ok(Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)))
+    Ok(event_stream::answer(events))
 }
 
 /// Returns the id of the event of a message.

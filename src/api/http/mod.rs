@@ -10,6 +10,7 @@ pub mod connection_slots;
 pub mod connections;
 pub mod denied;
 pub mod encoding;
+pub mod event_stream;
 pub mod fields;
 pub mod gate;
 pub mod guard;

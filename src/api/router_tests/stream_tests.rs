@@ -33,6 +33,7 @@ async fn a_listener_gets_the_history_and_then_each_tick_and_after_a_break_only_w
     (1..=3).for_each(|at| fixture.live.publish_tick(&tick(at)));
     let mut stream = fixture.get("/api/v1/stream").send().await.unwrap();
     assert_eq!(stream.headers()["content-type"], "text/event-stream");
+    assert_eq!(stream.headers()["x-accel-buffering"], "no");
 
     let history = events(&mut stream, 1).await;
     assert!(

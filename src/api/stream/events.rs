@@ -1,6 +1,5 @@
 //! The live stream: server-sent events.
 
-use std::convert::Infallible;
 use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,9 +7,9 @@ use std::time::Duration;
 use axum::Extension;
 use axum::extract::{Query as Pairs, State};
 use axum::http::HeaderMap;
-use axum::response::sse::{self, KeepAlive, Sse};
+use axum::response::{IntoResponse, sse};
 use futures_util::stream::BoxStream;
-use futures_util::{Stream, StreamExt as _, stream};
+use futures_util::{StreamExt as _, stream};
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
@@ -19,14 +18,13 @@ use super::live::{Live, STREAMS_MAX, StreamEvent, StreamPermit};
 use super::of_tenant::{TenantListener, within};
 use crate::api::http::auth::Authenticator;
 use crate::api::http::caller::Caller;
+use crate::api::http::event_stream;
 use crate::api::http::problem::{Code, Problem};
 use crate::api::http::query::Query;
 use crate::api::http::token_scope::TokenScope;
 use crate::api::tenants::{Foreign, NAME_BYTES_MAX, only};
 use crate::jobs::Queue;
 
-/// The time without an event after which a comment is sent, so that proxies keep the connection.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// The time after which browsers reconnect.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -57,7 +55,7 @@ pub async fn stream(
     Extension(caller): Extension<Caller>,
     Pairs(pairs): Pairs<Vec<(String, String)>>,
     headers: HeaderMap,
-) -> Result<Sse<impl Stream<Item = Result<sse::Event, Infallible>>>, Problem> {
+) -> Result<impl IntoResponse, Problem> {
     let mut query = Query::open(pairs, &["throttle", "tenant", "job", "group"]);
     let filter = StreamFilter::read(&mut query);
     let named = query.text("tenant", NAME_BYTES_MAX);
@@ -111,9 +109,9 @@ pub async fn stream(
     let events = stream::once(async { history })
         .chain(events)
         .filter_map(move |event| ready(filter.pass(event)))
-        .map(|event| Ok(sent(&event)))
+        .map(|event| sent(&event))
         .take_until(Box::pin(ends));
-    Ok(Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)))
+    Ok(event_stream::answer(events))
 }
 
 /// Returns the events of all tenants.

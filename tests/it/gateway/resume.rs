@@ -414,7 +414,10 @@ async fn events_of_a_channel_resume_after_the_last_id() {
         }
         request.send()
     };
-    let mut stream = Events::of(events(None).await.unwrap());
+    let answer = events(None).await.unwrap();
+    // A proxy would keep the events.
+    assert_eq!(answer.headers()["x-accel-buffering"], "no");
+    let mut stream = Events::of(answer);
     assert_eq!(stream.next().await.0, "subscribed");
     served.publish_numbers("acme", "orders", 1, 2).await;
     let (_, first_id, first) = stream.next_message().await;
