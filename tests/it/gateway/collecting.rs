@@ -85,3 +85,22 @@ async fn the_usage_of_operators_is_listed_behind_that_of_every_tenant() {
         assert_eq!(tenants, wanted, "{after} {most}");
     }
 }
+
+/// In such a transaction every look counts as one at what others write.
+#[tokio::test]
+async fn serializable_transactions_that_publish_at_the_same_time_do_not_fail_each_other() {
+    let fixture = Fixture::new().await;
+    let pool = fixture.database.pool();
+    let (mut one, mut other) = (pool.begin().await.unwrap(), pool.begin().await.unwrap());
+    for transaction in [&mut one, &mut other] {
+        for statement in [
+            "set transaction isolation level serializable",
+            "select flyball.publish('orders', '1')",
+        ] {
+            let done = sqlx::query(statement).execute(&mut **transaction).await;
+            done.unwrap();
+        }
+    }
+    one.commit().await.unwrap();
+    other.commit().await.unwrap();
+}
