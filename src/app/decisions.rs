@@ -8,7 +8,7 @@ use futures_util::future::BoxFuture;
 
 use super::clock;
 use crate::api::{
-    Decisions, Obstacles, ReadError, closed_above, full_slots, held_keys, served, wait_above,
+    Decisions, Obstacles, ReadError, closed_above, full_slots, held_keys, served, wait_for_grant,
     wait_of_keys,
 };
 use crate::governor::postgres::Error;
@@ -210,7 +210,7 @@ impl JournalReader {
         let above = closed_above(throttles, status).await;
         let mut behind = None;
         if ready > 0 && above.is_none() {
-            behind = wait_above(throttles, status).await;
+            behind = wait_for_grant(throttles, status).await;
             if behind.is_none() {
                 behind = wait_of_keys(&self.queue, throttles, status).await?;
             }

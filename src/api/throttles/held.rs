@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::api::clock;
 use crate::api::read_error::ReadError;
 use crate::api::waiting::{anonymous_holder, sentence};
+use crate::governor::explain::seconds;
 use crate::jobs::record::LaneDepth;
 use crate::jobs::{LanesAfter, Queue};
 use crate::throttle::held::OVER_QUOTA_AFTER_S;
@@ -21,6 +22,9 @@ const OVER_QUOTA_LANES_MAX: usize = 20;
 
 /// The most lanes of a throttle whose keys are asked for their own limits, deepest first.
 const KEYS_ASKED_MAX: i64 = 20;
+
+/// The wait for a token from which its end is told.
+const LONG_WAIT: Duration = Duration::from_secs(5);
 
 /// Counts the keys of a throttle that hold jobs back or are over their quota; `None` where none is.
 pub async fn held_keys(
@@ -122,21 +126,24 @@ pub async fn closed_above(throttles: &dyn Store, status: &Status) -> Option<Stat
     None
 }
 
-/// Describes the wait of the next job of a throttle for the tokens of one above; `None` if something
-/// else holds it longer, or nothing does.
-pub async fn wait_above(throttles: &dyn Store, status: &Status) -> Option<String> {
+/// Describes the wait of the next job of a throttle for the tokens of one above, or for its own
+/// windows; `None` if something else holds it longer, or nothing does.
+pub async fn wait_for_grant(throttles: &dyn Store, status: &Status) -> Option<String> {
     let answer = throttles.peek(&ask_of(&status.name, [""])).await;
     let grant = answer.lanes.first()?;
-    let limit = grant.limit.as_ref();
-    let limit = limit.filter(|limit| matches!(limit, Limit::Tier { .. }))?;
+    let limit = grant.limit.as_ref().filter(|limit| match limit {
+        Limit::Tier { .. } => true,
+        // The usual wait of a short window is told by the rate.
+        Limit::Throttle => grant.by_windows && grant.wait >= LONG_WAIT,
+        _ => false,
+    })?;
     let name = status.name.as_str();
-    Some(sentence(
-        name,
-        "",
-        answer.effective_rps,
-        limit,
-        grant.by_windows,
-    ))
+    let reason = sentence(name, "", answer.effective_rps, limit, grant.by_windows);
+    if grant.wait < LONG_WAIT {
+        return Some(reason);
+    }
+    let left = seconds(grant.wait.as_secs_f64());
+    Some(format!("{reason}; the next one starts in {left}"))
 }
 
 /// Describes the wait of a throttle's jobs for the limits of their keys, among the deepest lanes;
@@ -237,30 +244,53 @@ mod tests {
         assert_eq!(keys_at_their_limits(0, 3), None);
     }
 
+    /// Creates a throttle with these knobs.
+    async fn create(store: &MemoryStore, name: &str, fields: &[(&str, &str)]) -> Status {
+        let fields = fields.iter();
+        let fields = fields.map(|(field, text)| (field.to_string(), Some(text.to_string())));
+        let change = Change {
+            fields: fields.collect(),
+            create: true,
+            ..Change::default()
+        };
+        let set = store.set(&Name::new(name).unwrap(), &change).await;
+        set.unwrap().1
+    }
+
     #[tokio::test]
     async fn the_used_up_window_of_a_throttle_above_is_what_its_jobs_wait_for() {
         let store = MemoryStore::new(Arc::new(|| 1_700_000_000_000_000));
-        let set = async |name: &str, fields: &[(&str, &str)]| {
-            let fields = fields.iter();
-            let fields = fields.map(|(field, text)| (field.to_string(), Some(text.to_string())));
-            let change = Change {
-                fields: fields.collect(),
-                create: true,
-                ..Change::default()
-            };
-            let set = store.set(&Name::new(name).unwrap(), &change).await;
-            set.unwrap().1
-        };
-        set("all", &[("rps", "-1"), ("windows", "1/3600")]).await;
-        let below = set("hooks", &[("rps", "-1"), ("parent", "all")]).await;
-        assert_eq!(wait_above(&store, &below).await, None);
+        create(&store, "all", &[("rps", "-1"), ("windows", "1/3600")]).await;
+        let below = create(&store, "hooks", &[("rps", "-1"), ("parent", "all")]).await;
+        assert_eq!(wait_for_grant(&store, &below).await, None);
 
         store.acquire(&ask_of(&below.name, [""])).await;
         assert_eq!(
-            wait_above(&store, &below).await.as_deref(),
+            wait_for_grant(&store, &below).await.as_deref(),
             Some(
-                "throttle all above hooks has granted what its windows allow; other jobs go first"
+                "throttle all above hooks has granted what its windows allow; other jobs go \
+                 first; the next one starts in 60 min"
             )
         );
+    }
+
+    #[tokio::test]
+    async fn a_used_up_window_is_what_jobs_wait_for_unless_it_is_short() {
+        let store = MemoryStore::new(Arc::new(|| 1_700_000_000_000_000));
+        let long = create(&store, "hooks", &[("rps", "10"), ("windows", "1/3600")]).await;
+        let short = create(&store, "mail", &[("rps", "10"), ("windows", "1/1")]).await;
+        for status in [&long, &short] {
+            assert_eq!(wait_for_grant(&store, status).await, None);
+            store.acquire(&ask_of(&status.name, [""])).await;
+        }
+
+        assert_eq!(
+            wait_for_grant(&store, &long).await.as_deref(),
+            Some(
+                "throttle hooks has granted what its windows allow, and other jobs go first; the \
+                 next one starts in 60 min"
+            )
+        );
+        assert_eq!(wait_for_grant(&store, &short).await, None);
     }
 }

@@ -18,7 +18,8 @@ pub struct Obstacles<'a> {
     pub everything: Option<&'a Pause>,
     /// The nearest throttle above that grants nothing.
     pub above: Option<&'a Status>,
-    /// The wait of its jobs for the tokens of a throttle above, or for the limits of their keys.
+    /// The wait of its jobs for the tokens of a throttle above, its own windows, or the limits of
+    /// their keys.
     pub behind: Option<&'a str>,
     /// The throttle whose slots are all in use; `None` if jobs do not wait for slots.
     pub full: Option<&'a Status>,
