@@ -69,6 +69,8 @@ pub use read_error::ReadError;
 pub use serve::{serve, serve_metrics, serve_within};
 pub use starting::StartingServer;
 pub use stream::live::Live;
-pub use throttles::held::{closed_above, full_slots, held_keys, wait_for_grant, wait_of_keys};
+pub use throttles::held::{
+    closed_above, full_slots, has_free_token, held_keys, wait_for_grant, wait_of_keys,
+};
 pub use throttles::obstacles::Obstacles;
 pub use throttles::served;

@@ -5,19 +5,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use jiff::Timestamp;
 
 use super::clock;
 use crate::api::{
-    Decisions, Obstacles, ReadError, closed_above, full_slots, held_keys, served, wait_for_grant,
-    wait_of_keys,
+    Decisions, Obstacles, ReadError, closed_above, full_slots, has_free_token, held_keys, served,
+    wait_for_grant, wait_of_keys,
 };
 use crate::governor::postgres::Error;
+use crate::governor::time::unix_s;
 use crate::governor::why::{self, WhyInput};
 use crate::governor::{Decision, GovernorView, Journal, Policy};
 use crate::jobs::serving::{remedy, serves_throttle};
 use crate::jobs::{Attribution, CancelFilter, Count, Queue, State, WorkerCapabilities};
 use crate::throttle::status::EXPIRES;
-use crate::throttle::{Name, Status, Store};
+use crate::throttle::{Name, Status, Store, is_of_admission};
 
 /// Decisions that explain the rate's recent changes: one every five seconds for five minutes.
 const TREND_DECISIONS: i64 = 60;
@@ -25,12 +27,21 @@ const TREND_DECISIONS: i64 = 60;
 /// Longest count of the jobs of a throttle that no live worker serves.
 const COUNT_WITHIN: Duration = Duration::from_secs(3);
 
+/// The age of the oldest ready job from which a free token shows that no worker has a free slot.
+const LATE_S: f64 = 10.0;
+
+/// The wait of jobs whose throttle would grant them their tokens.
+const NO_SLOT: &str = "tokens are available, and the next job starts when a worker has a free \
+                       slot: flyball worker list shows how many jobs each runs";
+
 /// The unfinished jobs of a throttle.
 struct JobsOf {
     /// The ready jobs; `None` if their number is unknown.
     ready: Option<Count>,
     /// The scheduled and the running jobs, when they were last counted.
     others: i64,
+    /// The time at which the oldest ready job was enqueued, at the last count.
+    oldest_at: Option<Timestamp>,
     /// The age of these numbers, if they are old.
     age: Option<String>,
 }
@@ -42,6 +53,11 @@ impl JobsOf {
         let ready = self.ready.map_or(0, |ready| ready.jobs);
         let waits = ready + self.others > 0 && !serves_throttle(live, throttle);
         waits.then(|| served::unserved(self.ready, &remedy(live, throttle, None, &[])))
+    }
+
+    /// Returns true if a job has been ready for longer than a free worker takes to claim it.
+    fn are_late(&self, now: f64) -> bool {
+        self.oldest_at.is_some_and(|at| now - unix_s(at) > LATE_S)
     }
 }
 
@@ -114,14 +130,18 @@ impl JournalReader {
                 field => format!(" Its knob {field}: {}.", problem.message),
             };
         }
-        if let Some(status) = status {
-            let ready = ready.unwrap_or(0);
-            sentence = self.with_obstacles(&sentence, status, ready, now).await?;
-        }
         let unserved = match unserved {
             Some(all) => vec![all],
             None => self.unserved_kinds(name).await?,
         };
+        if let Some(status) = status {
+            let ready = ready.unwrap_or(0);
+            // What waits for the limits of a tenant needs no slot of a worker.
+            let need_slots = unserved.is_empty() && !is_of_admission(name.as_str());
+            let are_late = need_slots && jobs.are_late(now);
+            let obstacles = self.with_obstacles(&sentence, status, (ready, are_late), now);
+            sentence = obstacles.await?;
+        }
         let age = jobs.age.map(|age| format!("Its jobs {age}."));
         let sentences = unserved.into_iter().chain([sentence]).chain(age);
         Ok(sentences.collect::<Vec<_>>().join(" "))
@@ -161,6 +181,7 @@ impl JournalReader {
         let mut found = JobsOf {
             ready: counted,
             others: depth.map_or(0, |depth| depth.scheduled + depth.running),
+            oldest_at: depth.and_then(|depth| depth.oldest_ready_at),
             age: served::age_of(&depths),
         };
         if served::are_old(&depths) && !serves_throttle(&live, name.as_str()) {
@@ -182,12 +203,13 @@ impl JournalReader {
         Ok((live, found))
     }
 
-    /// Adds the other obstacles of the throttle's jobs to the sentence.
+    /// Adds the other obstacles of the throttle's jobs to the sentence, by the number of those that
+    /// are ready and whether they are late although a worker serves them.
     async fn with_obstacles(
         &self,
         sentence: &str,
         status: &Status,
-        ready: u64,
+        (ready, are_late): (u64, bool),
         now: f64,
     ) -> Result<String, ReadError> {
         let (name, throttles) = (&status.name, &*self.throttles);
@@ -213,6 +235,10 @@ impl JournalReader {
             behind = wait_for_grant(throttles, status).await;
             if behind.is_none() {
                 behind = wait_of_keys(&self.queue, throttles, status).await?;
+            }
+            let is_held = everything.is_some() || is_read_only || held.is_some() || full.is_some();
+            if are_late && !is_held && behind.is_none() && has_free_token(throttles, status).await {
+                behind = Some(NO_SLOT.to_owned());
             }
         }
         let obstacles = Obstacles {

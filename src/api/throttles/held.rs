@@ -187,6 +187,17 @@ fn keys_at_their_limits(limited: usize, all: usize) -> Option<String> {
     }
 }
 
+/// Returns true if a job would get its token now, so that its throttle is not what it waits for. A
+/// limit of its key is not considered, but for slots.
+pub async fn has_free_token(throttles: &dyn Store, status: &Status) -> bool {
+    let ask = AcquireRequest {
+        holder: Some(anonymous_holder()),
+        ..ask_of(&status.name, [""])
+    };
+    let lanes = throttles.peek(&ask).await.lanes;
+    status.knobs.key_concurrency.is_none() && lanes.first().is_some_and(|grant| grant.granted > 0)
+}
+
 /// Returns the throttle, among `status` and those above it, whose slots are all in use; `None` if a
 /// slot is free or something else holds the jobs longer.
 pub async fn full_slots(throttles: &dyn Store, status: &Status) -> Option<Status> {
@@ -292,5 +303,19 @@ mod tests {
             )
         );
         assert_eq!(wait_for_grant(&store, &short).await, None);
+    }
+
+    #[tokio::test]
+    async fn a_token_is_free_if_neither_the_rate_nor_slots_are_in_the_way() {
+        let store = MemoryStore::new(Arc::new(|| 1_700_000_000_000_000));
+        let free = async |fields: &[(&str, &str)]| {
+            let status = create(&store, "hooks", fields).await;
+            has_free_token(&store, &status).await
+        };
+        assert!(free(&[("rps", "10")]).await);
+        assert!(!free(&[("key_concurrency", "1")]).await);
+        assert!(!free(&[("key_concurrency", "-1"), ("concurrency", "0")]).await);
+        assert!(free(&[("concurrency", "-1")]).await);
+        assert!(!free(&[("rps", "0")]).await);
     }
 }

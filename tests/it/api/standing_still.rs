@@ -13,7 +13,7 @@ use flyball::throttle::{Holder, Name, RedisStore, Store};
 use serde_json::{Value, json};
 
 use crate::support::eventually;
-use crate::support::process::ProcessFixture;
+use crate::support::process::{Gate, ProcessFixture};
 
 const SOON: Duration = Duration::from_secs(60);
 
@@ -371,4 +371,44 @@ async fn a_pause_of_everything_and_slots_that_are_all_in_use_are_reported_with_t
             "{text}"
         );
     }
+}
+
+#[tokio::test]
+async fn jobs_that_wait_for_a_free_slot_of_a_worker_say_so_and_not_only_their_rate() {
+    let fixture = ProcessFixture::new("rps = 50").await;
+    for name in ["slow", "quick"] {
+        fixture.knobs_file(name, "[knobs]\nmode = \"manual\"\nrps = 50\n");
+    }
+    fixture.target.gate(Gate::Closed);
+    let process = fixture.serve_with(&[], &[("FLYBALL_CONCURRENCY", "1")]);
+    let api = process.url().await;
+    let of = |throttle: &'static str| {
+        let job = fixture.call(throttle);
+        move |_: usize| NewJob {
+            throttle: throttle.into(),
+            ..job.clone()
+        }
+    };
+    fixture.enqueue_as(1, of("slow")).await;
+    fixture.target.called(1, SOON).await;
+    fixture.enqueue_as(3, of("quick")).await;
+    let aged = "update flyball.job set created_at = clock_timestamp() - interval '1 minute'";
+    sqlx::query(aged).execute(fixture.pool()).await.unwrap();
+
+    let told = "Its jobs wait: tokens are available, and the next job starts when a worker has a";
+    eventually("the missing slot is reported", SOON, || async {
+        let why = body(&format!("{api}/api/v1/throttles/quick/why")).await;
+        let text = why["sentence"].as_str()?.to_owned();
+        text.contains(told).then_some(())
+    })
+    .await;
+    let text = printed(&fixture, &["why", "quick"]).await;
+    assert!(text.starts_with("50 rps") && text.contains(told), "{text}");
+
+    fixture.target.gate(Gate::Open);
+    eventually("the jobs go", SOON, || async {
+        let text = sentence(&api, "quick").await;
+        (!text.contains(told)).then_some(())
+    })
+    .await;
 }
