@@ -13,6 +13,9 @@ const SHORT_DEBT_US: f64 = 10_000_000.0;
 /// The field under which a time to live is reported as a problem.
 pub const EXPIRES: &str = "expires";
 
+/// The field under which a key in the store that is not a hash is reported as a problem.
+pub const NO_HASH: &str = "knobs";
+
 /// The state of a throttle, for operators.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Status {
@@ -136,7 +139,7 @@ impl Status {
     /// Returns the status of a throttle whose key in the store is not a hash: nothing flows.
     pub fn no_hash(name: Name, now_us: i64) -> Self {
         let problem = KnobProblem {
-            field: "knobs".to_owned(),
+            field: NO_HASH.to_owned(),
             message: format!("{}; nothing flows", no_hash(&name)),
         };
         let nothing = Self::read(name, BTreeMap::new(), &UsageCounters::default(), now_us);

@@ -14,8 +14,8 @@ use crate::governor::explain::why::gone_s;
 use crate::governor::{GovernorView, Journal};
 use crate::jobs::Queue;
 use crate::throttle::caller_knobs::bounds_reached;
-use crate::throttle::status::EXPIRES;
-use crate::throttle::{KnobsFile, RedisStore, Status, Store};
+use crate::throttle::status::{EXPIRES, NO_HASH};
+use crate::throttle::{KnobProblem, KnobsFile, Name, RedisStore, Status, Store};
 
 const CHECK: &str = "throttles";
 
@@ -90,14 +90,7 @@ fn of_knobs(status: &Status) -> Vec<Finding> {
         .partition(|problem| problem.field == EXPIRES);
     let mut findings = Vec::new();
     if let Some(problem) = unusable.first() {
-        findings.push(Finding::fail(
-            CHECK,
-            format!(
-                "{name}: knob {} {}; it runs at safe_rps",
-                problem.field, problem.message
-            ),
-            format!("set it: flyball throttle set {name} {}=...", problem.field),
-        ));
+        findings.push(of_problem(name, problem));
     }
     if !expiry.is_empty() {
         let left = seconds(status.expires_in_s.unwrap_or_default());
@@ -108,6 +101,20 @@ fn of_knobs(status: &Status) -> Vec<Finding> {
         ));
     }
     findings
+}
+
+/// Returns the finding about an unusable knob. Its message says what is in force instead.
+fn of_problem(name: &Name, problem: &KnobProblem) -> Finding {
+    let KnobProblem { field, message } = problem;
+    let seen = match message.starts_with("must ") {
+        true => format!("{name}: knob {field} {message}"),
+        false => format!("{name}: {message}"),
+    };
+    let todo = match field.as_str() {
+        NO_HASH => format!("after that: flyball throttle set {name} rps=10"),
+        field => format!("set the knob: flyball throttle set {name} {field}=..."),
+    };
+    Finding::fail(CHECK, seen, todo)
 }
 
 /// Returns the finding about a throttle whose governor is gone: its lease has lapsed, or it has not
@@ -134,7 +141,6 @@ fn of_governor(status: &Status, looked_at: Option<Timestamp>) -> Option<Finding>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::throttle::Name;
     use crate::throttle::bucket::UsageCounters;
 
     const NOW_US: i64 = 1_700_000_000_000_000;
@@ -161,6 +167,32 @@ mod tests {
         let found = of_knobs(&status(&[("rps", "fast")]));
         assert!(found[0].seen.starts_with("hooks: knob rps"), "{found:?}");
         assert!(of_knobs(&status(&[("rps", "5")])).is_empty());
+    }
+
+    #[test]
+    fn an_unusable_knob_says_what_is_in_force_and_a_key_of_another_type_how_to_get_rid_of_it() {
+        let told = |status: &Status| {
+            let found = of_knobs(status).remove(0);
+            (found.seen, found.todo.unwrap())
+        };
+        let (seen, todo) = told(&status(&[("rps", "5"), ("over_limit", "perhaps")]));
+        assert!(seen.starts_with("hooks: knob over_limit must be"), "{seen}");
+        assert!(
+            !seen.contains("safe_rps"),
+            "it runs at its own rate: {seen}"
+        );
+        assert_eq!(
+            todo,
+            "set the knob: flyball throttle set hooks over_limit=..."
+        );
+
+        let (seen, todo) = told(&Status::no_hash(Name::new("hooks").unwrap(), NOW_US));
+        assert!(
+            seen.starts_with("hooks: the key throttle:hooks:knobs in Redis is not a hash")
+                && seen.ends_with("nothing flows"),
+            "{seen}"
+        );
+        assert_eq!(todo, "after that: flyball throttle set hooks rps=10");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::throttle::redis::layout::{KNOBS, other_tag};
 use crate::throttle::redis::reply;
 use crate::throttle::redis::reply::{ReplyReader, Text, float, garbled};
 use crate::throttle::rules::min_above_max;
-use crate::throttle::status::no_hash;
+use crate::throttle::status::{NO_HASH, no_hash};
 use crate::throttle::store::capacity_text;
 use crate::throttle::{Change, Error, KnobProblem, Name, RateLimit, Status};
 
@@ -213,7 +213,7 @@ impl SetReply {
 fn refusal_of_wrong_type(error: Error, throttle: &Name) -> Error {
     match error {
         Error::Lost(answer) if is_wrong_type(&answer) => Error::Invalid(vec![KnobProblem {
-            field: "knobs".to_owned(),
+            field: NO_HASH.to_owned(),
             message: no_hash(throttle),
         }]),
         other => other,
