@@ -2,6 +2,7 @@
 
 mod finding;
 mod judge;
+mod locks;
 mod postgres;
 mod replica;
 mod servers;
@@ -64,6 +65,9 @@ async fn check(settings: &Settings, report: &mut Findings) {
     let files = settings::check(settings, report).await;
     settings::check_limits(settings, report);
     let queue = postgres::check(settings, report).await;
+    if let Some(queue) = &queue {
+        locks::check(queue, report).await;
+    }
     replica::check(settings, queue.as_ref(), report).await;
     let store = servers::check_redis(settings, report).await;
     if let Some(queue) = &queue {

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use serde_json::Value;
+use sqlx::{Connection as _, Executor as _, PgConnection};
 
-use super::shell::{Said, Shell, shell};
+use super::shell::{SOON, Said, Shell, shell};
 use crate::support::pgbouncer::{PgBouncer, without_server};
 use crate::support::proxy::Proxy;
 use crate::support::redis_server::Server;
-use crate::support::{PROGRAM, connect_redis};
+use crate::support::{PROGRAM, connect_redis, eventually};
 
 /// The findings of a check with this status.
 fn found<'a>(report: &'a Value, check: &str, status: &str) -> Vec<&'a str> {
@@ -373,4 +374,35 @@ async fn a_schedule_with_a_problem_is_named_unless_it_is_paused() {
         "nightly: expression: is unknown",
     );
     assert_eq!(found(&report, "schedules", "warn").len(), 1, "{report:#}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_has_locked_a_table_of_the_queue_is_named_with_the_way_to_end_it() {
+    let shell = shell().await;
+    let mut open = PgConnection::connect(shell.database.url()).await.unwrap();
+    let locked = open.execute("begin; lock table flyball.ready in share mode");
+    locked.await.unwrap();
+    let own = sqlx::query_scalar("select pg_backend_pid()");
+    let pid: i32 = own.fetch_one(&mut open).await.unwrap();
+
+    // Real time: Flyball's own statements hold such locks for a moment.
+    let words = format!("session {pid} of the role ");
+    eventually("the session is named", SOON, || async {
+        let printed = shell.run(&["doctor", "--json"]);
+        let report = printed.json();
+        let seen = found(&report, "postgres", "fail");
+        seen.iter().any(|seen| seen.contains(&words)).then_some(())
+    })
+    .await;
+    let report = fails(&shell, "postgres", "has locked a table of the queue for ");
+    assert!(
+        report
+            .to_string()
+            .contains(&format!("select pg_terminate_backend({pid})")),
+        "{report:#}"
+    );
+
+    open.execute("rollback").await.unwrap();
+    let report = shell.run(&["doctor", "--json"]).json();
+    assert!(found(&report, "postgres", "fail").is_empty(), "{report:#}");
 }
