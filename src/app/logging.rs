@@ -1,5 +1,6 @@
 //! Log lines on standard error.
 
+use std::ffi::OsStr;
 use std::io::IsTerminal;
 
 use tracing_subscriber::EnvFilter;
@@ -14,12 +15,21 @@ pub fn start_logging(settings: &Settings) -> anyhow::Result<()> {
         // A line that cannot be written, because the disk is full or nobody reads, is lost. A
         // report of that would go to the same standard error, and panic.
         .log_internal_errors(false)
-        .with_ansi(std::io::stderr().is_terminal());
+        .with_ansi(
+            std::io::stderr().is_terminal()
+                && allows_colours(std::env::var_os("NO_COLOR").as_deref()),
+        );
     let _ = match settings.log_format {
         LogFormat::Text => lines.with_target(false).try_init(),
         LogFormat::Json => lines.json().flatten_event(true).try_init(),
     };
     Ok(())
+}
+
+/// Returns true unless the variable `NO_COLOR` asks for none: any text but an empty one does
+/// (<https://no-color.org>).
+fn allows_colours(no_color: Option<&OsStr>) -> bool {
+    no_color.is_none_or(OsStr::is_empty)
 }
 
 /// Refuses a filter that cannot be used.
@@ -41,4 +51,16 @@ fn filter(settings: &Settings) -> Result<EnvFilter, config::Error> {
         );
         config::Error::at("FLYBALL_LOG (setting log)", message)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_text_of_no_color_asks_for_no_colours() {
+        let allows = |text: Option<&str>| allows_colours(text.map(OsStr::new));
+        assert!(allows(None) && allows(Some("")));
+        assert!(!allows(Some("1")) && !allows(Some("0")));
+    }
 }
