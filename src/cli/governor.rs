@@ -58,7 +58,12 @@ pub(super) struct Args {
     #[arg(long, value_name = "FILE")]
     policy: PathBuf,
     /// Initial jobs per second (or slots), instead of the value in the file
-    #[arg(long, value_name = "N", conflicts_with = "state")]
+    #[arg(
+        long,
+        value_name = "N",
+        conflicts_with = "state",
+        allow_negative_numbers = true
+    )]
     rps: Option<String>,
     /// Continue from the state in this file, if it exists, and write the state to it at the end of
     /// the input

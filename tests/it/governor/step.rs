@@ -324,6 +324,8 @@ fn a_policy_that_is_wrong_is_refused_with_everything_that_is_wrong() {
     );
     assert_eq!(printed.status.code(), Some(78), "{printed:?}");
     let (_folder, path) = file(POLICY);
-    let printed = run(command(&path).args(["--rps", "fast"]), b"");
-    assert_eq!(printed.status.code(), Some(4), "{printed:?}");
+    for (rps, code) in [("fast", 4), ("-2", 4), ("-1", 0)] {
+        let printed = run(command(&path).args(["--rps", rps]), b"");
+        assert_eq!(printed.status.code(), Some(code), "{rps}: {printed:?}");
+    }
 }
