@@ -118,6 +118,8 @@ async fn serve_lanes(
     let mut failures = FailureLog::default();
     while !cancel.is_cancelled() {
         match turn(shared, dispatcher, cancel).await {
+            // A halted worker asks Postgres for nothing.
+            Ok(()) if shared.is_halted() => {}
             // A turn without a claim succeeds while claims fail.
             Ok(()) => {
                 if failures.succeeded(Instant::now()) {

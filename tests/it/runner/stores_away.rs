@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::support::process::{Gate, ProcessFixture, postmaster};
+use crate::support::proxy::{Proxy, Way};
 use crate::support::{PROGRAM, eventually};
 
 const SOON: Duration = Duration::from_secs(60);
@@ -316,4 +317,26 @@ async fn a_redis_that_answers_and_takes_no_writes_is_told_by_the_metric_and_the_
     assert!(told.contains("OOM: it is out of memory"), "{told}");
     fixture.redis("CONFIG SET maxmemory 0").await;
     until("0.0").await;
+}
+
+#[tokio::test]
+async fn a_worker_that_lost_its_heartbeat_does_not_say_that_it_works_while_postgres_hangs() {
+    let fixture = ProcessFixture::new("rps = 5").await;
+    let proxy = Proxy::start(&fixture.database_url).await;
+    let process = fixture.serve_with(&[], &[("DATABASE_URL", &proxy.url)]);
+    process.worker_started().await;
+    fixture.enqueue("some", 100).await;
+    fixture.target.called(1, SOON).await;
+
+    proxy.way(Way::Hung);
+    process.logged("stopping all running jobs", SOON).await;
+    process.logged("dispatching failed; retrying", SOON).await;
+    // Real time: a loop that has not failed for ten seconds is told to work again, and claims in
+    // flight fail within three of each other.
+    tokio::time::sleep(Duration::from_secs(16)).await;
+    let log = process.log();
+    assert!(!log.contains("dispatching works again"), "{log}");
+
+    proxy.way(Way::Open);
+    process.logged("dispatching works again", SOON).await;
 }
