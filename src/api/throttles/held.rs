@@ -153,47 +153,65 @@ pub async fn wait_of_keys(
     throttles: &dyn Store,
     status: &Status,
 ) -> Result<Option<String>, ReadError> {
-    if status.key_wait_s() <= 0.0 {
+    let wait_s = status.key_wait_s();
+    let has_slots = wait_s >= 0.0 && status.knobs.key_concurrency.is_some();
+    if wait_s <= 0.0 && !has_slots {
         return Ok(None);
     }
     let name = status.name.as_str();
     let page = queue.lanes_of(name, &LanesAfter::DEEPEST, KEYS_ASKED_MAX);
     let keys: Vec<String> = page.await?.lanes.into_iter().map(|lane| lane.key).collect();
     let limited = limited_keys(throttles, &status.name, &keys).await;
-    Ok(keys_at_their_limits(limited, keys.len()))
+    Ok(limited.sentence(keys.len()))
 }
 
-/// Returns the number of keys whose own limit lets no job of them start.
-async fn limited_keys(throttles: &dyn Store, name: &Name, keys: &[String]) -> usize {
+/// The numbers of keys whose own limit lets no job of them start.
+#[derive(Debug, Default, PartialEq)]
+struct LimitedKeys {
+    by_rate: usize,
+    by_slots: usize,
+}
+
+impl LimitedKeys {
+    /// Describes them among `all` keys; `None` if there are none.
+    fn sentence(&self, all: usize) -> Option<String> {
+        let knobs = match (self.by_rate, self.by_slots) {
+            (0, 0) => return None,
+            (_, 0) => "(key_rps or key_windows)",
+            (0, _) => "(key_concurrency)",
+            _ => "(key_rps, key_windows or key_concurrency)",
+        };
+        Some(match (self.by_rate + self.by_slots, all) {
+            (1, 1) => format!("the key that they have is at its own limit {knobs}"),
+            (limited, all) => format!(
+                "{limited} of the {all} keys with the most of them are at their own limits {knobs}"
+            ),
+        })
+    }
+}
+
+/// Counts the keys whose own limit lets no job of them start.
+async fn limited_keys(throttles: &dyn Store, name: &Name, keys: &[String]) -> LimitedKeys {
     if keys.is_empty() {
-        return 0;
+        return LimitedKeys::default();
     }
-    let ask = ask_of(name, keys.iter().map(String::as_str));
+    let ask = ask_with_slots(name, keys.iter().map(String::as_str));
     let lanes = throttles.peek(&ask).await.lanes;
-    let limited = lanes.iter().filter(|grant| grant.limit == Some(Limit::Key));
-    limited.count()
-}
-
-fn keys_at_their_limits(limited: usize, all: usize) -> Option<String> {
-    const KNOBS: &str = "(key_rps or key_windows)";
-    match (limited, all) {
-        (0, _) => None,
-        (1, 1) => Some(format!(
-            "the key that they have is at its own limit {KNOBS}"
-        )),
-        (limited, all) => Some(format!(
-            "{limited} of the {all} keys with the most of them are at their own limits {KNOBS}"
-        )),
+    let mut limited = LimitedKeys::default();
+    for grant in &lanes {
+        match grant.limit {
+            Some(Limit::Key) => limited.by_rate += 1,
+            Some(Limit::Concurrency { key: true, .. }) => limited.by_slots += 1,
+            _ => {}
+        }
     }
+    limited
 }
 
 /// Returns true if a job would get its token now, so that its throttle is not what it waits for. A
 /// limit of its key is not considered, but for slots.
 pub async fn has_free_token(throttles: &dyn Store, status: &Status) -> bool {
-    let ask = AcquireRequest {
-        holder: Some(anonymous_holder()),
-        ..ask_of(&status.name, [""])
-    };
+    let ask = ask_with_slots(&status.name, [""]);
     let lanes = throttles.peek(&ask).await.lanes;
     status.knobs.key_concurrency.is_none() && lanes.first().is_some_and(|grant| grant.granted > 0)
 }
@@ -201,11 +219,7 @@ pub async fn has_free_token(throttles: &dyn Store, status: &Status) -> bool {
 /// Returns the throttle, among `status` and those above it, whose slots are all in use; `None` if a
 /// slot is free or something else holds the jobs longer.
 pub async fn full_slots(throttles: &dyn Store, status: &Status) -> Option<Status> {
-    // Only an ask of a holder examines the limits of concurrency.
-    let ask = AcquireRequest {
-        holder: Some(anonymous_holder()),
-        ..ask_of(&status.name, [""])
-    };
+    let ask = ask_with_slots(&status.name, [""]);
     let grant = throttles.peek(&ask).await.lanes.into_iter().next()?;
     match grant.limit? {
         Limit::Concurrency { name, key: false } if name == status.name => Some(status.clone()),
@@ -227,12 +241,21 @@ fn ask_of<'a>(throttle: &Name, keys: impl IntoIterator<Item = &'a str>) -> Acqui
     }
 }
 
+/// Returns the same question, which examines the limits of concurrency as well: only an ask of a
+/// holder does.
+fn ask_with_slots<'a>(throttle: &Name, keys: impl IntoIterator<Item = &'a str>) -> AcquireRequest {
+    AcquireRequest {
+        holder: Some(anonymous_holder()),
+        ..ask_of(throttle, keys)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::throttle::{Change, MemoryStore};
+    use crate::throttle::{Change, Holder, MemoryStore};
 
     #[tokio::test]
     async fn keys_that_are_at_their_own_limits_are_counted() {
@@ -242,17 +265,40 @@ mod tests {
             store.write_raw(&name, field, text);
         }
         let keys = ["a", "b", "c"].map(str::to_owned);
-        assert_eq!(limited_keys(&store, &name, &keys).await, 0);
+        let limited = async |keys: &[String]| limited_keys(&store, &name, keys).await;
+        assert_eq!(limited(&keys).await, LimitedKeys::default());
         store.acquire(&ask_of(&name, ["a", "c"])).await;
-        assert_eq!(limited_keys(&store, &name, &keys).await, 2);
-        assert_eq!(limited_keys(&store, &name, &[]).await, 0);
+        let two = limited(&keys).await;
+        assert_eq!((two.by_rate, two.by_slots), (2, 0));
+        assert_eq!(limited(&[]).await, LimitedKeys::default());
         assert_eq!(
-            keys_at_their_limits(2, 3).as_deref(),
+            two.sentence(3).as_deref(),
             Some(
                 "2 of the 3 keys with the most of them are at their own limits (key_rps or key_windows)"
             )
         );
-        assert_eq!(keys_at_their_limits(0, 3), None);
+        assert_eq!(LimitedKeys::default().sentence(3), None);
+    }
+
+    #[tokio::test]
+    async fn a_key_whose_slots_are_all_in_use_is_at_its_limit() {
+        let store = MemoryStore::new(Arc::new(|| 1_700_000_000_000_000));
+        let status = create(&store, "hooks", &[("rps", "-1"), ("key_concurrency", "1")]).await;
+        let holder = Holder {
+            id: "hangs".to_owned(),
+            ttl: Duration::from_secs(60),
+            held: 1,
+        };
+        let held = [("a".to_owned(), 1)];
+        store.hold(&status.name, &holder, &held).await.unwrap();
+
+        let keys = ["a", "b"].map(str::to_owned);
+        let limited = limited_keys(&store, &status.name, &keys).await;
+        assert_eq!((limited.by_rate, limited.by_slots), (0, 1));
+        assert_eq!(
+            limited.sentence(1).as_deref(),
+            Some("the key that they have is at its own limit (key_concurrency)")
+        );
     }
 
     /// Creates a throttle with these knobs.
