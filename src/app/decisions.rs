@@ -40,7 +40,7 @@ struct JobsOf {
     ready: Option<Count>,
     /// The scheduled and the running jobs, when they were last counted.
     others: i64,
-    /// The time at which the oldest ready job was enqueued, at the last count.
+    /// The time from which the oldest ready job waits, at the last count.
     oldest_at: Option<Timestamp>,
     /// The age of these numbers, if they are old.
     age: Option<String>,

@@ -232,7 +232,8 @@ pub struct Depth {
     pub running: i64,
     /// Jobs that are dead letters.
     pub dead: i64,
-    /// The time at which the oldest ready job was enqueued; absent if no job is ready.
+    /// The time from which the oldest ready job waits: that at which it was enqueued, or for which;
+    /// absent if no job is ready.
     pub oldest_ready_at: Option<Timestamp>,
 }
 

@@ -229,7 +229,8 @@ pub struct DepthView {
     pub running: i64,
     /// Dead jobs.
     pub dead: i64,
-    /// Seconds since the oldest ready job was enqueued; `null` where no job is ready.
+    /// Seconds for which the oldest ready job has waited, from its creation or from the time for
+    /// which it was enqueued; `null` where no job is ready.
     pub oldest_ready_s: Option<f64>,
     /// The time of the count; no figure is older.
     pub at: Timestamp,

@@ -187,6 +187,33 @@ async fn every_figure_has_an_age_and_the_oldest_job_is_reported() {
 }
 
 #[tokio::test]
+async fn a_job_that_was_enqueued_for_later_waits_from_then_on() {
+    let (database, queue) = queue().await;
+    let job = |throttle: &str| NewJob {
+        throttle: throttle.into(),
+        ..NewJob::new("http", json!({"url": "http://127.0.0.1/"}))
+    };
+    let jobs = ["planned", "let_run"].map(job);
+    queue.enqueue(&jobs).await.unwrap();
+    run(
+        database.pool(),
+        "update flyball.job set created_at = now() - interval '2 days', run_at = now() +
+            case throttle when 'planned' then interval '-1 minute' else interval '1 hour' end",
+    )
+    .await;
+
+    let depths = queue.count_now().await.unwrap();
+
+    let waited_s = |throttle: &str| {
+        let of = depths.throttles.iter().find(|of| of.throttle == throttle);
+        let from = of.unwrap().oldest_ready_at.unwrap();
+        depths.at.unwrap().duration_since(from).as_secs_f64()
+    };
+    assert!((30.0..90.0).contains(&waited_s("planned")), "{depths:?}");
+    assert!(waited_s("let_run") > 172_000.0, "{depths:?}");
+}
+
+#[tokio::test]
 async fn lanes_are_listed_page_by_page_each_once() {
     let (database, queue) = queue().await;
     fill(database.pool(), 50, 400).await;

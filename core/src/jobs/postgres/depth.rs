@@ -169,12 +169,15 @@ from unnest($1::bigint[], $2::bigint[]) as p(lane_id, depth)
 where l.lane_id = p.lane_id
     and l.lane_id = any(array(select q.lane_id from flyball.lane q where q.lane_id = any($1) for no key update skip locked))";
 
+// A job that was enqueued for later waits from then on; one that was let run before that time, from
+// its creation.
 pub(super) const WRITE_THROTTLES: &str = "
 insert into flyball.depth as d (throttle, ready, scheduled, running, dead, oldest_ready_at)
-select p.throttle, p.ready, p.scheduled, p.running, p.dead, j.created_at
+select p.throttle, p.ready, p.scheduled, p.running, p.dead,
+    greatest(j.created_at, case when j.run_at <= clock_timestamp() then j.run_at end)
 from unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[])
     as p(throttle, ready, scheduled, running, dead, oldest)
-left join lateral (select created_at from flyball.job where id = p.oldest limit 1) j on true
+left join lateral (select created_at, run_at from flyball.job where id = p.oldest limit 1) j on true
 on conflict (throttle) do update
 set ready = excluded.ready, scheduled = excluded.scheduled, running = excluded.running, dead = excluded.dead,
     oldest_ready_at = excluded.oldest_ready_at, counted_at = clock_timestamp()";
