@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::finding::{Finding, Findings};
+use super::finding::{Finding, Findings, Health};
 use super::work::LISTED;
 use crate::app;
 use crate::governor::actuator::is_stopped_by_breaker;
@@ -71,7 +71,7 @@ pub(super) async fn check_throttles(
         findings.extend(of_knobs(&status));
         findings.extend(of_governor(&status, view.map(|view| view.at)));
     }
-    findings.truncate(LISTED);
+    let mut findings = listed(findings);
     if findings.is_empty() {
         findings.push(Finding::ok(
             CHECK,
@@ -79,6 +79,26 @@ pub(super) async fn check_throttles(
         ));
     }
     report.extend(findings);
+}
+
+/// Returns the findings that are listed, failures first, with the number of the others.
+fn listed(mut findings: Vec<Finding>) -> Vec<Finding> {
+    findings.sort_by_key(|one| one.health != Health::Fail);
+    let others = findings.len().saturating_sub(LISTED);
+    if others == 0 {
+        return findings;
+    }
+    let failed = findings[LISTED..]
+        .iter()
+        .any(|one| one.health == Health::Fail);
+    findings.truncate(LISTED);
+    let seen = format!("{others} more findings about throttles are not listed");
+    let todo = "see to these first, and run flyball doctor again";
+    findings.push(match failed {
+        true => Finding::fail(CHECK, seen, todo),
+        false => Finding::warn(CHECK, seen, todo),
+    });
+    findings
 }
 
 /// Returns the faults of the knobs of a throttle: the first that is unusable, and their expiry.
@@ -154,6 +174,22 @@ mod tests {
             &UsageCounters::default(),
             NOW_US,
         )
+    }
+
+    #[test]
+    fn a_failure_is_listed_before_many_warnings_and_the_others_are_counted() {
+        let warned = |n: usize| Finding::warn(CHECK, format!("{n}"), "wait");
+        let few: Vec<Finding> = (0..LISTED).map(warned).collect();
+        assert_eq!(listed(few).len(), LISTED);
+
+        let mut many: Vec<Finding> = (0..LISTED + 2).map(warned).collect();
+        many.push(Finding::fail(CHECK, "broken", "repair it"));
+        let listed = listed(many);
+        assert_eq!(listed.len(), LISTED + 1);
+        assert_eq!(listed[0].seen, "broken");
+        let last = &listed[LISTED];
+        assert_eq!(last.health, Health::Warn);
+        assert!(last.seen.starts_with("3 more findings"), "{last:?}");
     }
 
     #[test]
