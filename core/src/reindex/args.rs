@@ -43,7 +43,8 @@ pub enum OnBadDocument {
     /// retry starts over.
     #[default]
     DeadLetter,
-    /// The job ends completed; its progress note keeps the count and the first refused ids.
+    /// The job ends completed; its progress note keeps the count and the first refused ids. If all
+    /// were refused, one with an alias ends dead and does not move it.
     Skip,
 }
 

@@ -194,14 +194,22 @@ impl Backfill<'_> {
             }
         }
         // An incomplete index is not published, and a job that followed would never tell so.
-        if self.progress.mark.refused > 0 && self.args.on_bad_document == OnBadDocument::DeadLetter
-        {
+        if self.is_unfit() {
             return Err(BackfillEnd::Finished);
         }
         tokio::select! {
             () = cancelled.cancelled() => Err(BackfillEnd::Stopped),
             published = self.publish() => published,
         }
+    }
+
+    /// Returns true if too many documents were refused to call the copy done: any, unless they may
+    /// be skipped. All of them never become visible by an alias, because then the index is wrong and
+    /// not a document, and every search would find nothing.
+    fn is_unfit(&self) -> bool {
+        let refused = self.progress.mark.refused;
+        let is_void = self.args.sink.alias().is_some() && refused >= self.progress.done;
+        refused > 0 && (self.args.on_bad_document == OnBadDocument::DeadLetter || is_void)
     }
 
     /// Waits for what happens next and acts on it; returns whether more pages follow if a page was
@@ -437,8 +445,8 @@ impl Backfill<'_> {
                 }
             }
             BackfillEnd::Failed(error) => Outcome::Retry { after: None, error },
-            BackfillEnd::Finished => match (self.progress.refusals(), self.args.on_bad_document) {
-                (Some(refused), OnBadDocument::DeadLetter) => Outcome::Dead {
+            BackfillEnd::Finished => match self.progress.refusals() {
+                Some(refused) if self.is_unfit() => Outcome::Dead {
                     error: format!(
                         "the index rejected {refused} of {} documents",
                         self.progress.done

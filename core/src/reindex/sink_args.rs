@@ -84,6 +84,14 @@ impl SinkArgs {
         }
     }
 
+    /// Returns the alias that is moved after the last document, if there is one.
+    pub fn alias(&self) -> Option<&str> {
+        match self {
+            Self::Elastic(elastic) => elastic.alias.as_deref(),
+            Self::Postgres { .. } => None,
+        }
+    }
+
     /// Returns the column that determines a document's shard, if there is one.
     pub fn routing(&self) -> Option<&str> {
         match self {

@@ -44,10 +44,49 @@ impl Sink for HiddenIndex {
     }
 }
 
-async fn run(index: Arc<HiddenIndex>, hands: &Hands) -> Outcome {
+/// An index that refuses the first documents, as many as it is told, and counts how often it is to
+/// become visible.
+#[derive(Default)]
+struct StrictIndex {
+    refuses: usize,
+    written: AtomicUsize,
+    published: AtomicUsize,
+}
+
+impl Sink for StrictIndex {
+    fn prepare(&self) -> BoxFuture<'_, Result<(), WriteError>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn publish(&self) -> BoxFuture<'_, Result<(), WriteError>> {
+        self.published.fetch_add(1, Ordering::SeqCst);
+        Box::pin(async { Ok(()) })
+    }
+
+    fn write<'a>(
+        &'a self,
+        documents: &'a [Document],
+    ) -> BoxFuture<'a, Result<Vec<WriteOutcome>, WriteError>> {
+        let first = self.written.fetch_add(documents.len(), Ordering::SeqCst);
+        let outcome = |place| match place < self.refuses {
+            true => WriteOutcome::Refused("400 illegal_argument_exception: no".to_owned()),
+            false => WriteOutcome::Stored,
+        };
+        let places = first..first + documents.len();
+        let outcomes: Vec<WriteOutcome> = places.map(outcome).collect();
+        Box::pin(async move { Ok(outcomes) })
+    }
+}
+
+async fn run(index: Arc<dyn Sink>, hands: &Hands) -> Outcome {
+    run_with(index, hands, "dead_letter").await
+}
+
+async fn run_with(index: Arc<dyn Sink>, hands: &Hands, on_bad_document: &str) -> Outcome {
     let job = job(json!({
         "source": {"type": "postgres", "table": "numbers", "key": "id"},
         "sink": {"type": "elastic", "url": "http://127.0.0.1:9", "index": "numbers", "alias": "all"},
+        "on_bad_document": on_bad_document,
     }));
     let free = Catalogue {
         allow_queries: true,
@@ -88,4 +127,27 @@ async fn a_worker_that_has_lost_the_job_does_not_make_the_index_visible() {
 
     assert_eq!(outcome, Outcome::HandedBack);
     assert_eq!(index.asked.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
+async fn an_index_that_refuses_every_document_gets_no_alias_even_if_they_may_be_skipped() {
+    let strict = |refuses| {
+        Arc::new(StrictIndex {
+            refuses,
+            ..StrictIndex::default()
+        })
+    };
+
+    let index = strict(10);
+    let outcome = run_with(index.clone(), &Hands::at("-1"), "skip").await;
+    let Outcome::Dead { error } = outcome else {
+        panic!("{outcome:?}")
+    };
+    assert!(error.contains("10 refused (1: 400 "), "{error}");
+    assert_eq!(index.published.load(Ordering::SeqCst), 0);
+
+    let index = strict(9);
+    let outcome = run_with(index.clone(), &Hands::at("-1"), "skip").await;
+    assert_eq!(outcome, Outcome::Done);
+    assert_eq!(index.published.load(Ordering::SeqCst), 1);
 }
