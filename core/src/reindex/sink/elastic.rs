@@ -34,6 +34,9 @@ const WRITE_ACTIONS: &str = "[indices:data/write/";
 /// A pipeline's refusal of a document before Elasticsearch 7.5, as the status 500 shows it.
 const WRAPPED_REFUSAL: &str = "500 exception: java.lang.IllegalArgumentException";
 
+/// The refusal of a document whose pipeline does not exist.
+const MISSING_PIPELINE: &str = "400 illegal_argument_exception: pipeline with id [";
+
 /// Shortest hold of an index that accepts nothing now; a shorter requested delay is raised to it.
 const SHORTEST_HOLD: Duration = Duration::from_secs(1);
 
@@ -269,7 +272,7 @@ fn verdicts(text: &str, count: usize, creates: bool) -> Result<Vec<WriteOutcome>
     Ok(written)
 }
 
-/// Returns the outcome of one document, or the error that all have if there is no index.
+/// Returns the outcome of one document, or the error that all have without an index or pipeline.
 fn verdict(item: &Value, creates: bool) -> Result<WriteOutcome, WriteError> {
     let (action, outcome) = item
         .as_object()
@@ -298,6 +301,8 @@ fn verdict(item: &Value, creates: bool) -> Result<WriteOutcome, WriteError> {
         404 if matches!(kind, "index_not_found_exception" | "IndexMissingException") => {
             return Err(WriteError::Wrong(reason()));
         }
+        // Nor without the pipeline that the job names: each document is refused until it is made.
+        400 if reason().starts_with(MISSING_PIPELINE) => return Err(WriteError::Wrong(reason())),
         // The document to delete does not exist.
         404 if action == "delete" && outcome["error"].is_null() => WriteOutcome::Stored,
         // The document exists: an earlier request whose answer was lost stored it, or another
@@ -508,6 +513,21 @@ mod tests {
                 "{wrong:?}"
             );
         }
+    }
+
+    #[test]
+    fn a_pipeline_that_is_gone_ends_the_job_and_refuses_no_document() {
+        let written = |reason: &str| {
+            let error = format!(r#"{{"type":"illegal_argument_exception","reason":"{reason}"}}"#);
+            let item = format!(r#"{{"index":{{"status":400,"error":{error}}}}}"#);
+            verdicts(&format!(r#"{{"errors":true,"items":[{item}]}}"#), 1, false)
+        };
+
+        let gone = written("pipeline with id [p] does not exist").unwrap_err();
+        assert!(matches!(&gone, WriteError::Wrong(why) if why.ends_with("[p] does not exist")));
+        // A document that quotes it ends nothing.
+        let quoted = written("failed to parse 'pipeline with id [p] does not exist'").unwrap();
+        assert!(matches!(quoted[0], WriteOutcome::Refused(_)));
     }
 
     #[test]
