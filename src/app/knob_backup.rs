@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 use crate::service::{LoopOptions, periodic};
+use crate::throttle::api_limit::is_of_the_api;
 use crate::throttle::on_demand::MADE_FROM;
 use crate::throttle::postgres::KnobRecord;
 use crate::throttle::{self, Change, Name, Store, WrittenKnobs, rules};
@@ -169,6 +170,14 @@ fn recordable(raw: BTreeMap<String, String>) -> (BTreeMap<String, String>, Optio
     (kept, (left_out > 0).then_some(why))
 }
 
+/// Returns what happens without the throttle.
+fn now_that_gone(name: &Name) -> &'static str {
+    match is_of_the_api(name.as_str()) {
+        true => "the throttle limits no request until the next start",
+        false => "the jobs of the throttle wait",
+    }
+}
+
 /// Restores missing knobs, then records changed ones.
 ///
 /// A throttle whose knobs cannot be recorded or restored is returned and does not affect the
@@ -199,7 +208,7 @@ pub(super) async fn tick(
                     record.forget(&name).await?;
                     recorded.saved.remove(&name);
                     recorded.read = None;
-                    tracing::warn!(throttle.name = %name, "the knobs were deleted in Redis; the jobs of the throttle wait");
+                    tracing::warn!(throttle.name = %name, "the knobs were deleted in Redis; {}", now_that_gone(&name));
                     continue;
                 }
                 Ok(false) => {

@@ -76,8 +76,9 @@ async fn check(settings: &Settings, report: &mut Findings) {
         work::check_schedules(queue, report).await;
     }
     if let (Some(queue), Some(store)) = (&queue, &store) {
-        let made_max = settings.throttles_created_max;
-        throttles::check_throttles(queue, store, (made_max, files.as_slice()), report).await;
+        let (made_max, limits) = (settings.throttles_created_max, settings.api_limits());
+        let expected = (made_max, files.as_slice(), limits.as_slice());
+        throttles::check_throttles(queue, store, expected, report).await;
     }
     servers::check_signals(settings, &files, report).await;
 }

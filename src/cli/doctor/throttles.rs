@@ -14,17 +14,18 @@ use crate::governor::explain::why::gone_s;
 use crate::governor::{GovernorView, Journal};
 use crate::jobs::Queue;
 use crate::throttle::caller_knobs::bounds_reached;
-use crate::throttle::status::{EXPIRES, NO_HASH};
-use crate::throttle::{KnobProblem, KnobsFile, Name, RedisStore, Status, Store};
+use crate::throttle::rules::{self, Knob};
+use crate::throttle::status::EXPIRES;
+use crate::throttle::{ApiLimit, KnobProblem, KnobsFile, Name, OWN_API, RedisStore, Status, Store};
 
 const CHECK: &str = "throttles";
 
-/// Checks that the throttles that jobs name exist and can be read, and that others can be made on
-/// first use.
+/// Checks that the throttles that jobs and limits of requests name exist and can be read, and that
+/// others can be made on first use.
 pub(super) async fn check_throttles(
     queue: &Queue,
     store: &RedisStore,
-    (made_max, files): (usize, &[KnobsFile]),
+    (made_max, files, limits): (usize, &[KnobsFile], &[ApiLimit]),
     report: &mut Findings,
 ) {
     let policies = app::policies(files).unwrap_or_default();
@@ -51,6 +52,7 @@ pub(super) async fn check_throttles(
             ));
         }
     }
+    findings.extend(of_limits(limits, &names));
     for (tenant, throttles) in bounds_reached(&names, made_max) {
         let owner = tenant.map_or_else(String::new, |tenant| format!(" of tenant {tenant}"));
         findings.push(Finding::warn(
@@ -101,6 +103,22 @@ fn listed(mut findings: Vec<Finding>) -> Vec<Finding> {
     findings
 }
 
+/// Returns the limits of other APIs whose throttles are missing: they let every request through.
+fn of_limits(limits: &[ApiLimit], names: &[Name]) -> Vec<Finding> {
+    let of_others = limits.iter().filter(|limit| limit.api != OWN_API);
+    let throttles = of_others.flat_map(|limit| [limit.of_keys(), limit.of_customers()]);
+    let missing = throttles.flatten().filter(|name| !names.contains(name));
+    missing
+        .map(|name| {
+            Finding::warn(
+                CHECK,
+                format!("there is no throttle {name}, so this limit of requests lets all through"),
+                "start a server anew: it creates the throttle from its settings",
+            )
+        })
+        .collect()
+}
+
 /// Returns the faults of the knobs of a throttle: the first that is unusable, and their expiry.
 fn of_knobs(status: &Status) -> Vec<Finding> {
     let name = &status.name;
@@ -130,9 +148,11 @@ fn of_problem(name: &Name, problem: &KnobProblem) -> Finding {
         true => format!("{name}: knob {field} {message}"),
         false => format!("{name}: {message}"),
     };
-    let todo = match field.as_str() {
-        NO_HASH => format!("after that: flyball throttle set {name} rps=10"),
-        field => format!("set the knob: flyball throttle set {name} {field}=..."),
+    let todo = match rules::knob(field).map(Knob::is_settable) {
+        Some(true) => format!("set the knob: flyball throttle set {name} {field}=..."),
+        Some(false) => format!("remove the knob: redis-cli HDEL throttle:{name}:knobs {field}"),
+        // The key itself cannot hold knobs.
+        None => format!("after that: flyball throttle set {name} rps=10"),
     };
     Finding::fail(CHECK, seen, todo)
 }
@@ -206,6 +226,31 @@ mod tests {
     }
 
     #[test]
+    fn a_limit_of_requests_whose_throttle_is_gone_is_told() {
+        let limit = |api: &str| ApiLimit {
+            name: "lead".to_owned(),
+            api: api.to_owned(),
+            methods: Vec::new(),
+            prefix: "/lead".to_owned(),
+            key_rps: 1.0,
+            key_burst: 1.0,
+            window: 1.0,
+            customer_multiple: 3.0,
+        };
+        let names = [Name::new("limit:lead").unwrap()];
+
+        let found = of_limits(&[limit("crm")], &names);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(
+            found[0]
+                .seen
+                .starts_with("there is no throttle limit:lead:customer, "),
+            "{found:?}"
+        );
+        assert!(of_limits(&[limit(OWN_API)], &[]).is_empty());
+    }
+
+    #[test]
     fn an_unusable_knob_says_what_is_in_force_and_a_key_of_another_type_how_to_get_rid_of_it() {
         let told = |status: &Status| {
             let found = of_knobs(status).remove(0);
@@ -220,6 +265,12 @@ mod tests {
         assert_eq!(
             todo,
             "set the knob: flyball throttle set hooks over_limit=..."
+        );
+
+        let (_, todo) = told(&status(&[("rps", "5"), ("valid_until", "x")]));
+        assert_eq!(
+            todo,
+            "remove the knob: redis-cli HDEL throttle:hooks:knobs valid_until"
         );
 
         let (seen, todo) = told(&Status::no_hash(Name::new("hooks").unwrap(), NOW_US));
