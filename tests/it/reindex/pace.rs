@@ -168,12 +168,15 @@ async fn a_rate_lowered_while_requests_hang_sends_what_was_paid_for_and_no_empty
     assert!(!index.sizes.lock().unwrap().contains(&0));
 }
 
-/// An index that takes longer than anyone waits for more than ten documents at once.
+/// An index that takes longer than anyone waits for more than ten documents at once, or refuses
+/// them.
 struct SlowIndex {
     /// The number of documents of each request.
     sizes: Mutex<Vec<usize>>,
     /// The requests after which it is as fast as others.
     slow: usize,
+    /// The reason of its refusal; `None` if it is only slow.
+    refusal: Option<&'static str>,
 }
 
 impl Sink for SlowIndex {
@@ -192,10 +195,17 @@ impl Sink for SlowIndex {
         };
         let is_late = asked <= self.slow && documents.len() > 10;
         let bytes = documents.iter().map(Document::bytes).sum();
+        let trouble = match self.refusal {
+            Some(reason) => WriteError::Busy {
+                retry_after: None,
+                reason: reason.to_owned(),
+            },
+            None => WriteError::Late { bytes },
+        };
         Box::pin(async move {
             match is_late {
                 false => Ok(vec![WriteOutcome::Stored; documents.len()]),
-                true => Err(WriteError::Late { bytes }),
+                true => Err(trouble),
             }
         })
     }
@@ -203,10 +213,16 @@ impl Sink for SlowIndex {
 
 /// Copies numbers into an index that is slow for its first requests; returns the size of each.
 async fn sizes_while_slow(slow: usize, numbers: u64) -> Vec<usize> {
-    let index = Arc::new(SlowIndex {
+    let index = SlowIndex {
         sizes: Mutex::default(),
         slow,
-    });
+        refusal: None,
+    };
+    sizes_sent_to(index, numbers).await
+}
+
+async fn sizes_sent_to(index: SlowIndex, numbers: u64) -> Vec<usize> {
+    let index = Arc::new(index);
     let hands = Hands::at("-1");
     let args = json!({
         "source": {"type": "postgres", "table": "numbers", "key": "id"},
@@ -234,6 +250,20 @@ async fn an_index_that_is_too_slow_for_a_request_gets_smaller_ones() {
 
     let late = sizes.iter().filter(|size| **size > 10).count();
     assert!((1..=3).contains(&late), "{sizes:?}");
+}
+
+#[tokio::test]
+async fn an_index_without_the_memory_for_a_request_gets_smaller_ones() {
+    let index = SlowIndex {
+        sizes: Mutex::default(),
+        slow: usize::MAX,
+        refusal: Some("429 {\"error\":{\"type\":\"circuit_breaking_exception\"}}"),
+    };
+
+    let sizes = sizes_sent_to(index, 200).await;
+
+    let refused = sizes.iter().filter(|size| **size > 10).count();
+    assert!((1..=3).contains(&refused), "{sizes:?}");
 }
 
 #[tokio::test]

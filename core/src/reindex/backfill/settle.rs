@@ -18,7 +18,9 @@ const LONGEST_HOLD: Duration = Duration::from_secs(600);
 const NAMED_AFTER: u32 = 5;
 /// Failed bulk requests in a row, about a minute and a half of them, after which the attempt ends.
 const MAX_STRIKES: u32 = 8;
-/// The part by which requests grow with each that the index takes, after a late answer halved them.
+/// The type of a refusal of a request for which the node lacks the memory; a smaller one may fit.
+const NO_MEMORY: &str = "circuit_breaking_exception";
+/// The part by which requests grow with each that the index takes, after an answer halved them.
 const GROWTH: usize = 128;
 
 impl Backfill<'_> {
@@ -64,6 +66,10 @@ impl Backfill<'_> {
                 retry_after,
                 reason,
             }) => {
+                if items.len() > 1 && reason.contains(NO_MEMORY) {
+                    let bytes: usize = items.iter().map(|item| item.document.bytes()).sum();
+                    self.batch_bytes = (bytes / 2).clamp(1, self.batch_bytes);
+                }
                 let delay = self.strike(retry_after, &reason);
                 self.send_again(items);
                 if delay > LONGEST_HOLD {
