@@ -1,8 +1,8 @@
--- Chapter 54: a transaction that publishes reads no publications of others.
+-- Chapter 50: a transaction that publishes reads no publications of others.
 --
--- In a transaction SERIALIZABLE Postgres remembers every look. Those that published at the same time had looked where
--- the others wrote, and of eight at a time more than half failed with 40001. The size of the table tells without a look
--- that so many cannot wait, because no row takes less than 48 bytes; only a table of that size is looked at.
+-- In a transaction SERIALIZABLE Postgres remembers every read. Those that published at the same time had read where
+-- the others wrote, and of eight at a time more than half failed with 40001. The size of the table tells without a read
+-- that so many cannot wait, because no row takes less than 48 bytes; only a table of that size is read.
 
 do $migration$
 declare
