@@ -74,6 +74,16 @@ fn channels() -> Value {
     })
 }
 
+/// Returns the limits of the recipient of a ticket: an id that messages can name.
+fn recipient() -> Value {
+    let (control, blank) = (r"\u0000-\u001f\u007f-\u009f", r"\u0020");
+    json!({
+        "type": "string", "minLength": 1, "maxLength": ID_BYTES,
+        "pattern": format!("^[^{control}{blank}]([^{control}]*[^{control}{blank}])?$"),
+        "not": { "enum": ["check", ".", ".."] },
+    })
+}
+
 /// Returns the bodies, those of workers left out, each as its reader reads it.
 pub(super) fn bodies() -> Vec<Body> {
     vec![
@@ -100,7 +110,7 @@ pub(super) fn bodies() -> Vec<Body> {
             "NewTicket",
             vec![
                 ("channels", or_null(channels())),
-                ("recipient", or_null(text(1..=ID_BYTES))),
+                ("recipient", or_null(recipient())),
                 ("publish", or_null(flag())),
                 ("tenant", or_null(text(0..=NAME_BYTES_MAX))),
             ],

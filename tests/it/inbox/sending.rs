@@ -77,7 +77,9 @@ async fn a_recipient_who_opted_out_gets_nothing_and_equal_messages_come_once() {
     }
     let mut second = 0;
     for _ in 0..2 {
-        let fields = json!({"template_id": "comment", "data": {"n": 1}, "category": "product"});
+        let fields = json!({
+            "template_id": "comment", "body": "One comment", "data": {"n": 1}, "category": "product",
+        });
         second = inbox.send("acme", "ada", fields).await;
     }
     inbox.until(second, "duplicate").await;

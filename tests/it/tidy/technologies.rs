@@ -159,6 +159,7 @@ const TECHNOLOGIES: &[(&str, &[&str])] = &[
             "testing/queue.rs",
         ],
     ),
+    ("sqlx_postgres", &["postgres/mod.rs"]),
     (
         "toml",
         &[

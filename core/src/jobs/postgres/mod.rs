@@ -30,6 +30,7 @@ mod lane_arrivals;
 mod lanes;
 mod list;
 mod listen;
+mod lock_holders;
 mod look;
 mod maintenance;
 mod migrate;
@@ -67,6 +68,7 @@ pub use feedback::{Feedbacks, WorkerReport};
 pub use groups::{GroupCounts, Settled, wants_end};
 pub use lagging::{LaggingError, with_lag};
 pub use lanes::{Arrivals, Slice};
+pub use lock_holders::LockHolder;
 pub use look::SeenJob;
 pub use maintenance::{FailedStep, KindRetention, MaintenanceReport, Retention};
 pub use migrate::{MIGRATOR, Schema};
@@ -187,6 +189,7 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("forget lanes", maintenance::FORGET_LANES),
     ("forget depths", maintenance::FORGET_DEPTHS),
     ("forget batches", maintenance::FORGET_BATCHES),
+    ("lock holders", lock_holders::LOCK_HOLDERS),
     ("overdue housekeeping", overdue::OVERDUE),
     ("kinds", kinds::KINDS),
     ("register kind", kinds::REGISTER_KIND),

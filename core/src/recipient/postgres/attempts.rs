@@ -8,6 +8,7 @@ use sqlx::{Row, query};
 
 use super::crowds::spread_out;
 use super::messages::load;
+use super::new_lists::add_lists;
 use super::plan_rows::{PlanRow, write_rows};
 use super::plans::{Capacity, PlannedMessage};
 use super::reservations::reserve;
@@ -27,15 +28,6 @@ use crate::recipient::gates::{
     GatePolicy, GateRows, MessagePlan, cap_lists, verify as verify_one, zone_of,
 };
 use crate::recipient::rules::RecipientRules;
-
-// A list without a row cannot be locked.
-pub(super) const NEW_LISTS: &str = "
-insert into flyball.cap (recipient, list, sent)
-select a.recipient, a.list, '{}'
-from unnest($1::text[]::uuid[], $2::int[]) as a(recipient, list)
-where not exists (select from flyball.cap c where c.recipient = a.recipient and c.list = a.list)
-order by a.recipient, a.list
-on conflict do nothing";
 
 pub(super) const TAKE: &str = "
 with changed as (
@@ -266,23 +258,6 @@ async fn lock_lists(
         (key, StoredTimes { sent, reserved })
     };
     Ok(found.into_iter().map(times).collect())
-}
-
-/// Creates those of these lists that have no row, so that they can be locked.
-pub(super) async fn add_lists(
-    connection: &mut Transaction,
-    keys: &[StoredList],
-) -> Result<(), Error> {
-    if keys.is_empty() {
-        return Ok(());
-    }
-    let (recipients, ids) = columns(keys);
-    query_planned_anew(NEW_LISTS)
-        .bind(recipients)
-        .bind(ids)
-        .execute(connection)
-        .await?;
-    Ok(())
 }
 
 async fn write_slots(

@@ -16,6 +16,7 @@ mod explain;
 mod held;
 mod items;
 mod messages;
+mod new_lists;
 mod open_digests;
 mod open_types;
 mod plan_rows;
@@ -112,7 +113,7 @@ pub const GATE_STATEMENTS: &[(&str, &str)] = &[
     ("digests: enqueue", digests::ENQUEUE),
     ("digests: end items", digests::END_ITEMS),
     ("digests: reopen", digests::REOPEN),
-    ("gates: new lists", attempts::NEW_LISTS),
+    ("gates: new lists", new_lists::NEW_LISTS),
     ("gates: take", attempts::TAKE),
     ("gates: slots", attempts::NOTE_SLOTS),
     ("gates: mark", attempts::MARK),

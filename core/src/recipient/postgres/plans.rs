@@ -9,9 +9,9 @@ use std::collections::{HashMap, HashSet};
 use jiff::Timestamp;
 use sqlx::query;
 
-use super::attempts::add_lists;
 use super::claims::{NewClaim, write_claims};
 use super::messages::{GatedMessage, load};
+use super::new_lists::add_lists;
 use super::rows::{
     DigestKey, GateInput, StoredList, StoredTimes, cap_times, claims, counting, crowd, digests,
     inputs, reserved, sent, stored_claims,
