@@ -216,6 +216,16 @@ pub async fn has_free_token(throttles: &dyn Store, status: &Status) -> bool {
     status.knobs.key_concurrency.is_none() && lanes.first().is_some_and(|grant| grant.granted > 0)
 }
 
+/// Returns true if a job would get its token now and no token was taken since `before` was read: no
+/// worker has a free slot then, because one that has takes a free token at once.
+pub async fn has_idle_token(throttles: &dyn Store, before: &Status) -> bool {
+    let now = match has_free_token(throttles, before).await {
+        true => throttles.status(&before.name).await,
+        false => return false,
+    };
+    now.is_ok_and(|now| now.is_some_and(|now| now.used.total_cmp(&before.used).is_eq()))
+}
+
 /// Returns the throttle, among `status` and those above it, whose slots are all in use; `None` if a
 /// slot is free or something else holds the jobs longer.
 pub async fn full_slots(throttles: &dyn Store, status: &Status) -> Option<Status> {
@@ -363,5 +373,16 @@ mod tests {
         assert!(!free(&[("key_concurrency", "-1"), ("concurrency", "0")]).await);
         assert!(free(&[("concurrency", "-1")]).await);
         assert!(!free(&[("rps", "0")]).await);
+    }
+    #[tokio::test]
+    async fn a_token_of_a_throttle_that_flows_is_not_idle() {
+        let store = MemoryStore::new(Arc::new(|| 1_700_000_000_000_000));
+        let before = create(&store, "hooks", &[("rps", "-1")]).await;
+        assert!(has_idle_token(&store, &before).await);
+
+        let taken = store.acquire(&ask_of(&before.name, [""])).await;
+        assert_eq!(taken.lanes[0].granted, 1);
+        assert!(has_free_token(&store, &before).await);
+        assert!(!has_idle_token(&store, &before).await);
     }
 }
