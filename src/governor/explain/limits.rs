@@ -1,5 +1,6 @@
 //! The limits of a throttle besides its rate, in words.
 
+use super::format::number;
 use crate::throttle::Knobs;
 use crate::throttle::admission::units_of;
 use crate::throttle::rolling_window::in_words;
@@ -17,8 +18,26 @@ pub(super) fn by_windows(name: &str, knobs: &Knobs) -> Option<String> {
     }
 }
 
+/// Returns the limits of a throttle without a rate and windows; `None` if it has none.
+pub(super) fn besides_rate(name: &str, knobs: &Knobs) -> Option<String> {
+    let limits = [of_each_key(name, knobs), at_once(name, knobs)];
+    let told: Vec<String> = limits.into_iter().flatten().collect();
+    (!told.is_empty()).then(|| told.join(" and "))
+}
+
+/// Returns the rate that a throttle grants each key; `None` if it is not limited, or 0.
+fn of_each_key(name: &str, knobs: &Knobs) -> Option<String> {
+    let rps = number(knobs.key_rate().rps.rate()?);
+    let (unit, key) = units_of(name);
+    let unit = match rps.as_str() {
+        "1" => unit.trim_end_matches('s'),
+        _ => unit,
+    };
+    Some(format!("at most {rps} {unit} a second for each {key}"))
+}
+
 /// Returns how many jobs or connections a throttle admits at the same time; `None` if any number.
-pub(super) fn at_once(name: &str, knobs: &Knobs) -> Option<String> {
+fn at_once(name: &str, knobs: &Knobs) -> Option<String> {
     let (unit, key) = match units_of(name) {
         ("tokens", key) => ("jobs", key),
         units => units,
@@ -40,6 +59,7 @@ pub(super) fn at_once(name: &str, knobs: &Knobs) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::throttle::RateLimit;
 
     #[test]
     fn slots_are_told_in_the_unit_of_their_throttle() {
@@ -76,5 +96,28 @@ mod tests {
             assert_eq!(found.as_deref(), Some(words));
         }
         assert_eq!(told("reindex", None, None), None);
+    }
+
+    #[test]
+    fn a_rate_of_each_key_is_a_limit() {
+        let told = |key_rps, key_concurrency| {
+            let knobs = Knobs {
+                key_rps,
+                key_concurrency,
+                ..Knobs::default()
+            };
+            besides_rate("hooks", &knobs)
+        };
+        let limit = RateLimit::PerSecond;
+        assert_eq!(
+            told(limit(8.0), None).as_deref(),
+            Some("at most 8 tokens a second for each key")
+        );
+        assert_eq!(
+            told(limit(1.0), Some(2)).as_deref(),
+            Some("at most 1 token a second for each key and at most 2 jobs at once for each key")
+        );
+        assert_eq!(told(RateLimit::Unlimited, None), None);
+        assert_eq!(told(RateLimit::Stopped, None), None);
     }
 }

@@ -11,7 +11,7 @@
 use jiff::Timestamp;
 
 use super::format::{number, seconds};
-use super::limits::{at_once, by_windows};
+use super::limits::{besides_rate, by_windows};
 use super::view::{FindingView, GovernorView, OverrideView, SignalView};
 use crate::governor::actuator::{Actuator, is_breakers_zero};
 use crate::governor::decision::Decision;
@@ -98,7 +98,7 @@ fn because(requested: &WhyInput, status: &Status) -> Vec<String> {
         (RateLimit::Unlimited, Some(windows)) => windows,
         (knob, Some(windows)) => format!("{} and {windows}", rate(actuator, knob)),
         (knob @ RateLimit::Unlimited, None) => {
-            at_once(requested.name, knobs).unwrap_or_else(|| rate(actuator, knob))
+            besides_rate(requested.name, knobs).unwrap_or_else(|| rate(actuator, knob))
         }
         (knob, None) => rate(actuator, knob),
     };

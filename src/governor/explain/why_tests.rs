@@ -267,6 +267,12 @@ fn a_hand_on_the_knob_has_a_name_a_time_and_a_reason() {
         reported.starts_with("at most 8 jobs at once, set by ann 5 min ago"),
         "{reported}"
     );
+    (free.knobs.concurrency, free.knobs.key_rps) = (None, RateLimit::PerSecond(0.5));
+    let reported = ask(Some(&free), None, &[], None);
+    assert!(
+        reported.starts_with("at most 0.5 tokens a second for each key, set by ann 5 min ago"),
+        "{reported}"
+    );
 }
 
 #[test]
