@@ -214,6 +214,30 @@ async fn a_job_that_was_enqueued_for_later_waits_from_then_on() {
 }
 
 #[tokio::test]
+async fn a_planned_job_that_became_due_hides_none_that_has_waited_for_longer() {
+    let (database, queue) = queue().await;
+    let job = |key: &str| NewJob {
+        throttle: "mixed".into(),
+        key: key.into(),
+        ..NewJob::new("http", json!({"url": "http://127.0.0.1/"}))
+    };
+    queue.enqueue(&[job("planned")]).await.unwrap();
+    queue.enqueue(&["behind"; 2].map(job)).await.unwrap();
+    run(
+        database.pool(),
+        "update flyball.job set created_at = now() - case key when 'planned' then interval '2 days' else interval '1 hour' end,
+            run_at = case key when 'planned' then now() - interval '1 minute' end",
+    )
+    .await;
+
+    let depths = queue.count_now().await.unwrap();
+
+    let from = depths.throttles[0].oldest_ready_at.unwrap();
+    let waited_s = depths.at.unwrap().duration_since(from).as_secs_f64();
+    assert!((3_500.0..3_700.0).contains(&waited_s), "{depths:?}");
+}
+
+#[tokio::test]
 async fn lanes_are_listed_page_by_page_each_once() {
     let (database, queue) = queue().await;
     fill(database.pool(), 50, 400).await;

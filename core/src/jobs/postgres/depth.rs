@@ -15,6 +15,10 @@ use super::depth_cache::Depths;
 use crate::jobs::depth_counter::{DepthCounter, DirectoryEntry, JOB_TABLES, JobTable, LaneCount};
 use crate::jobs::{Depth, Error};
 
+mod throttles;
+
+pub(super) use self::throttles::WRITE_THROTTLES;
+
 /// Index entries of one page.
 const PAGE_ENTRIES: i64 = 20_000;
 
@@ -168,19 +172,6 @@ update flyball.lane l set depth = p.depth, depth_at = clock_timestamp()
 from unnest($1::bigint[], $2::bigint[]) as p(lane_id, depth)
 where l.lane_id = p.lane_id
     and l.lane_id = any(array(select q.lane_id from flyball.lane q where q.lane_id = any($1) for no key update skip locked))";
-
-// A job that was enqueued for later waits from then on; one that was let run before that time, from
-// its creation.
-pub(super) const WRITE_THROTTLES: &str = "
-insert into flyball.depth as d (throttle, ready, scheduled, running, dead, oldest_ready_at)
-select p.throttle, p.ready, p.scheduled, p.running, p.dead,
-    greatest(j.created_at, case when j.run_at <= clock_timestamp() then j.run_at end)
-from unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[])
-    as p(throttle, ready, scheduled, running, dead, oldest)
-left join lateral (select created_at, run_at from flyball.job where id = p.oldest limit 1) j on true
-on conflict (throttle) do update
-set ready = excluded.ready, scheduled = excluded.scheduled, running = excluded.running, dead = excluded.dead,
-    oldest_ready_at = excluded.oldest_ready_at, counted_at = clock_timestamp()";
 
 pub(super) const WRITE_SWEEP: &str = "
 update flyball.sweep
@@ -543,24 +534,7 @@ impl Sweeper {
         let is_all = taken.len() < THROTTLES_WRITTEN;
         if !taken.is_empty() {
             self.changed = Instant::now();
-            let names: Vec<&str> = taken.iter().map(|(name, _)| *name).collect();
-            let jobs = |part: JobTable| -> Vec<i64> {
-                taken
-                    .iter()
-                    .map(|(_, figures)| figures.jobs[part as usize])
-                    .collect()
-            };
-            let oldest: Vec<Option<i64>> =
-                taken.iter().map(|(_, figures)| figures.oldest).collect();
-            sqlx::query(WRITE_THROTTLES)
-                .bind(names)
-                .bind(jobs(JobTable::Ready))
-                .bind(jobs(JobTable::Scheduled))
-                .bind(jobs(JobTable::Running))
-                .bind(jobs(JobTable::Dead))
-                .bind(oldest)
-                .execute(&self.queue.pool)
-                .await?;
+            throttles::write(&self.queue, &taken).await?;
         }
         if is_all {
             let age = self.age();
