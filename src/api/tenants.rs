@@ -96,7 +96,8 @@ pub struct TenantView {
     waiting: i64,
     /// Messages that wait for a time, or for their batch to be resumed, at the last count.
     scheduled: i64,
-    /// Seconds since the oldest waiting message was accepted; `null` where none waits.
+    /// Seconds for which the oldest waiting message has waited, since it was accepted or since the
+    /// time for which it was; `null` where none waits.
     oldest_waiting_s: Option<f64>,
     /// The time of the last count; `null` before the first.
     counted_at: Option<Timestamp>,
@@ -153,8 +154,8 @@ pub struct ModuleView {
     window: Option<MessageWindow>,
     /// Messages that wait for the limits, at the last count.
     waiting: i64,
-    /// Seconds since the oldest of them was accepted; read for this answer, `null` where none
-    /// waits.
+    /// Seconds for which the oldest of them has waited, since it was accepted or since the time for
+    /// which it was; read for this answer, `null` where none waits.
     oldest_waiting_s: Option<f64>,
     /// The time of the last count; `null` before the first.
     counted_at: Option<Timestamp>,
@@ -355,7 +356,7 @@ fn module_view(
         state,
         window: window.map(|level| MessageWindow::of(&level)),
         waiting: lane.depth,
-        oldest_waiting_s: lane.oldest_at.map(|at| since_s(at, now)),
+        oldest_waiting_s: lane.oldest_due_at.map(|at| since_s(at, now)),
         counted_at: lane.counted_at,
         next_at: next_at.and_then(|usage| Timestamp::from_second(usage.next_at_s()).ok()),
         paused: hold.paused,

@@ -12,7 +12,7 @@ use super::Reading;
 pub struct Depth {
     /// Ready jobs.
     pub ready: f64,
-    /// Seconds since the oldest of them was enqueued; 0 if there is none.
+    /// Seconds for which the oldest of them has waited; 0 if there is none.
     pub oldest_s: f64,
     /// The time of the measurement, in unix seconds.
     pub at: f64,

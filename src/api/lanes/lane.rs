@@ -41,7 +41,8 @@ pub struct LaneDetail {
     /// Waiting jobs of the lane (ready, scheduled and retryable), counted for this answer up to
     /// 10,000.
     waiting: Count,
-    /// Seconds since the oldest ready job was enqueued; `null` where none is ready.
+    /// Seconds for which the oldest ready job has waited, from its creation or from the time for
+    /// which it was enqueued; `null` where none is ready.
     oldest_ready_s: Option<f64>,
     /// The time at which the lane was first seen; `null` if no worker has seen it yet.
     first_seen: Option<Timestamp>,
@@ -169,13 +170,13 @@ async fn lane(state: &ThrottlesState, name: &Name, key: &str) -> Result<LaneDeta
     let hold = list::holds(state, name, vec![key.to_owned()])
         .await
         .remove(0);
-    let oldest_at = found.as_ref().and_then(|lane| lane.oldest_at);
+    let oldest_due_at = found.as_ref().and_then(|lane| lane.oldest_due_at);
     Ok(LaneDetail {
         throttle: name.to_string(),
         key: key.to_owned(),
         weight: found.as_ref().map_or(1.0, |lane| lane.weight),
         waiting,
-        oldest_ready_s: oldest_at.map(|oldest| since_s(oldest, clock::now())),
+        oldest_ready_s: oldest_due_at.map(|due| since_s(due, clock::now())),
         first_seen: found.map(|lane| lane.first_seen),
         paused: hold.paused,
         learned: hold.learned,

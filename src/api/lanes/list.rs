@@ -55,8 +55,8 @@ pub struct LaneView {
     depth: i64,
     /// The time of the last count; the depth is at least as recent. `null` before the first count.
     counted_at: Option<Timestamp>,
-    /// Seconds since the oldest ready job was enqueued, read for this answer; `null` where none is
-    /// ready.
+    /// Seconds for which the oldest ready job has waited, from its creation or from the time for
+    /// which it was enqueued; read for this answer, `null` where none is ready.
     oldest_ready_s: Option<f64>,
     /// The share of the lane beside the other lanes of the throttle.
     weight: f64,
@@ -176,7 +176,7 @@ fn view(lane: LaneDepth, hold: LaneHold, now: Timestamp) -> LaneView {
         key: lane.key,
         depth: lane.depth,
         counted_at: lane.counted_at,
-        oldest_ready_s: lane.oldest_at.map(|oldest| since_s(oldest, now)),
+        oldest_ready_s: lane.oldest_due_at.map(|due| since_s(due, now)),
         weight: lane.weight,
         first_seen: lane.first_seen,
         paused: hold.paused,
@@ -280,6 +280,23 @@ mod tests {
             next_page(&name, 5, &LanesAfter::Key(Some("ü&".into()))),
             "/api/v1/throttles/a%2Fb/lanes?limit=5&order=key&after=:%C3%BC%26"
         );
+    }
+
+    #[test]
+    fn a_planned_job_waits_from_the_time_for_which_it_was_enqueued() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let lane = LaneDepth {
+            lane_id: 1,
+            key: String::new(),
+            depth: 1,
+            counted_at: None,
+            oldest_at: Some(at(0)),
+            oldest_due_at: Some(at(86_400)),
+            weight: 1.0,
+            first_seen: at(0),
+        };
+        let shown = view(lane, LaneHold::default(), at(86_460));
+        assert_eq!(shown.oldest_ready_s, Some(60.0));
     }
 
     #[test]

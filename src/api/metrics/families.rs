@@ -280,7 +280,7 @@ impl<'a> LabelledSample<'a> {
             ),
             (
                 "flyball_throttle_oldest_ready_seconds",
-                "Seconds since the oldest ready job was enqueued; 0 while none is ready",
+                "Seconds for which the oldest ready job has waited; 0 while none is ready",
                 self.each(|measured| {
                     self.sample.counted_at?;
                     Some(

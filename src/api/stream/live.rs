@@ -138,7 +138,8 @@ pub struct TickThrottle {
     pub running: i64,
     /// Dead jobs.
     pub dead: i64,
-    /// Seconds since the oldest ready job was enqueued; `null` where no job is ready.
+    /// Seconds for which the oldest ready job has waited, from its creation or from the time for
+    /// which it was enqueued; `null` where no job is ready.
     pub oldest_ready_s: Option<f64>,
     /// The signals, by name.
     pub signals: BTreeMap<String, TickSignal>,

@@ -77,7 +77,8 @@ pub struct TenantQueue {
     pub waiting: i64,
     /// Messages that wait for a time, or were put aside with their batch, at the last count.
     pub scheduled: i64,
-    /// The time at which the oldest of those that wait was accepted, at the last count.
+    /// The time from which the oldest of those that wait does so: that at which it was accepted, or
+    /// for which; at the last count.
     pub oldest_waiting_at: Option<Timestamp>,
     /// The time of the last count; `None` before the first.
     pub counted_at: Option<Timestamp>,
