@@ -58,7 +58,7 @@ pub use http::jwt::authenticate::JwtAuth;
 pub use http::jwt::claims::ClaimRules;
 pub use http::jwt::jwks::JwksSource;
 pub use http::jwt::verify::{JwtRules, LEEWAY_S};
-pub use http::limits::{DEFAULT_TENANT, seed as seed_limits, seed_api_limits};
+pub use http::limits::{DEFAULT_TENANT, own_throttles, seed as seed_limits, seed_api_limits};
 pub use http::listen::{ListenError, addresses_of, bind};
 pub use http::token_scope::{ALL_TENANTS, Permissions, TokenScope};
 pub use http::token_secret::TokenSecret;

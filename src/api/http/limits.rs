@@ -127,6 +127,15 @@ pub fn own_throttle(limit: &ApiLimit, tenant: &str) -> Result<Name, String> {
     of_tenant(&limit.name, tenant)
 }
 
+/// Returns the throttles of our own API that every server creates: those of the groups, and of the
+/// limits in the settings.
+pub fn own_throttles(limits: &[ApiLimit]) -> Vec<Name> {
+    let groups = Group::ALL.map(|group| group.throttle(DEFAULT_TENANT));
+    let of_own = limits.iter().filter(|limit| limit.api == OWN_API);
+    let named = of_own.map(|limit| own_throttle(limit, DEFAULT_TENANT));
+    groups.into_iter().chain(named).flatten().collect()
+}
+
 fn of_tenant(group: &str, tenant: &str) -> Result<Name, String> {
     let name = match tenant {
         DEFAULT_TENANT => format!("{API_PREFIX}{group}"),

@@ -7,12 +7,14 @@ use serde_json::Value;
 
 use super::finding::{Finding, Findings, Health};
 use super::work::LISTED;
+use crate::api::own_throttles;
 use crate::app;
 use crate::governor::actuator::is_stopped_by_breaker;
 use crate::governor::explain::seconds;
 use crate::governor::explain::why::gone_s;
 use crate::governor::{GovernorView, Journal};
 use crate::jobs::Queue;
+use crate::throttle::api_limit::API_PREFIX;
 use crate::throttle::caller_knobs::bounds_reached;
 use crate::throttle::rules::{self, Knob};
 use crate::throttle::status::EXPIRES;
@@ -103,12 +105,17 @@ fn listed(mut findings: Vec<Finding>) -> Vec<Finding> {
     findings
 }
 
-/// Returns the limits of other APIs whose throttles are missing: they let every request through.
+/// Returns the limits of requests whose throttles are missing: they let every request through.
 fn of_limits(limits: &[ApiLimit], names: &[Name]) -> Vec<Finding> {
     let of_others = limits.iter().filter(|limit| limit.api != OWN_API);
     let throttles = of_others.flat_map(|limit| [limit.of_keys(), limit.of_customers()]);
-    let missing = throttles.flatten().filter(|name| !names.contains(name));
-    missing
+    // Before the first server has started none is missing.
+    let has_api = names
+        .iter()
+        .any(|name| name.as_str().starts_with(API_PREFIX));
+    let own = own_throttles(limits).into_iter().filter(|_| has_api);
+    let all = throttles.flatten().chain(own);
+    all.filter(|name| !names.contains(name))
         .map(|name| {
             Finding::warn(
                 CHECK,
@@ -248,6 +255,18 @@ mod tests {
             "{found:?}"
         );
         assert!(of_limits(&[limit(OWN_API)], &[]).is_empty());
+
+        let mut names = own_throttles(&[limit(OWN_API)]);
+        assert!(of_limits(&[limit(OWN_API)], &names).is_empty());
+        names.retain(|name| name.as_str() != "api:denied");
+        let found = of_limits(&[limit(OWN_API)], &names);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(
+            found[0]
+                .seen
+                .starts_with("there is no throttle api:denied, "),
+            "{found:?}"
+        );
     }
 
     #[test]
