@@ -31,14 +31,20 @@ fn judge(holder: &LockHolder) -> Finding {
             ),
             todo,
         ),
-        false => Finding::warn(
-            CHECK,
-            format!(
-                "session {pid} of the role {role} is idle in a transaction that has been \
-                 open{open}: what it has locked in the queue waits"
-            ),
-            todo,
-        ),
+        false => {
+            let waiting = match holder.has_only_read {
+                true => "it has read the queue, and migrations and the emptying of old days wait",
+                false => "what it has locked in the queue waits",
+            };
+            Finding::warn(
+                CHECK,
+                format!(
+                    "session {pid} of the role {role} is idle in a transaction that has been \
+                     open{open}: {waiting}"
+                ),
+                todo,
+            )
+        }
     }
 }
 
@@ -55,6 +61,7 @@ mod tests {
                 role: "billing".to_owned(),
                 open_s,
                 is_exclusive,
+                has_only_read: false,
             })
         };
         let locked = judged(Some(40.0), true);
@@ -71,6 +78,23 @@ mod tests {
 
         let open = judged(Some(600.0), false);
         assert_eq!(open.health, Health::Warn);
-        assert!(open.seen.contains("open for 10 min"), "{}", open.seen);
+        assert!(
+            open.seen
+                .ends_with("open for 10 min: what it has locked in the queue waits"),
+            "{}",
+            open.seen
+        );
+        let reader = judge(&LockHolder {
+            pid: 7,
+            role: "backup".to_owned(),
+            open_s: Some(600.0),
+            is_exclusive: false,
+            has_only_read: true,
+        });
+        assert!(
+            reader
+                .seen
+                .contains(": it has read the queue, and migrations")
+        );
     }
 }

@@ -11,7 +11,8 @@ use crate::jobs::Error;
 pub(super) const LOCK_HOLDERS: &str = "
 select holder.pid, holder.usename::text as role,
     extract(epoch from clock_timestamp() - holder.xact_start)::float8 as open_s,
-    bool_or(held.mode in ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')) as is_exclusive
+    bool_or(held.mode in ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')) as is_exclusive,
+    bool_and(held.mode = 'AccessShareLock') as has_only_read
 from pg_locks held
 join pg_class named on named.oid = held.relation
 join pg_stat_activity holder on holder.pid = held.pid
@@ -40,6 +41,8 @@ pub struct LockHolder {
     pub open_s: Option<f64>,
     /// True if nobody else can write into one of these tables.
     pub is_exclusive: bool,
+    /// True if it has only read them, as a backup does.
+    pub has_only_read: bool,
 }
 
 impl Queue {
@@ -54,6 +57,7 @@ impl Queue {
                     role: row.try_get("role")?,
                     open_s: row.try_get("open_s")?,
                     is_exclusive: row.try_get("is_exclusive")?,
+                    has_only_read: row.try_get("has_only_read")?,
                 })
             })
             .collect()
