@@ -13,9 +13,8 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::http::problem::{Code, Problem};
-use crate::api::postgres;
-
 use crate::jobs::Queue;
+use crate::jobs::postgres::READ_ONLY;
 use crate::throttle;
 
 /// The longest time in which a store must answer.
@@ -46,7 +45,7 @@ pub async fn alive() -> Json<Health> {
     })
 }
 
-/// Reports whether Postgres and Redis answer and the process is not stopping.
+/// Reports whether Postgres and Redis accept writes and the process is not stopping.
 #[utoipa::path(get, path = "/readyz", operation_id = "show_readiness", tag = "health", security(()), responses((status = 200, body = Health)))]
 pub async fn ready(
     State(queue): State<Queue>,
@@ -58,7 +57,7 @@ pub async fn ready(
         return Problem::new(Code::NotReady, "the process is stopping").into_response();
     }
     let (postgres, redis) = tokio::join!(
-        timeout(ANSWER_WITHIN, postgres::ping(&queue.pool)),
+        timeout(ANSWER_WITHIN, queue.is_paused_and_read_only()),
         timeout(ANSWER_WITHIN, throttles.takes_writes()),
     );
     if let Ok(Err(throttle::Error::Lost(reason))) = &redis
@@ -68,8 +67,13 @@ pub async fn ready(
             .retry_after(1)
             .into_response();
     }
+    if matches!(postgres, Ok(Ok((_, true)))) {
+        return Problem::new(Code::NotReady, READ_ONLY)
+            .retry_after(1)
+            .into_response();
+    }
     let lost: Vec<&str> = [
-        ("Postgres", matches!(postgres, Ok(Ok(())))),
+        ("Postgres", matches!(postgres, Ok(Ok(_)))),
         ("Redis", matches!(redis, Ok(Ok(())))),
     ]
     .iter()

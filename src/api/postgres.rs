@@ -1,4 +1,4 @@
-//! The API's own statements in Postgres: the audit log, the workers, and a ping.
+//! The API's own statements in Postgres: the audit log, the workers, and the kinds.
 
 use std::collections::BTreeMap;
 
@@ -193,15 +193,6 @@ pub async fn write_signed_out(
         .bind(digest)
         .bind(until_s)
         .bind(now_s)
-        .execute(pool)
-        .await
-        .map(drop)
-        .map_err(ReadError::from)
-}
-
-/// Returns once Postgres answers.
-pub async fn ping(pool: &Db) -> Result<(), ReadError> {
-    sqlx::query("select 1")
         .execute(pool)
         .await
         .map(drop)

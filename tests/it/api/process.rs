@@ -3,11 +3,15 @@
 use std::time::Duration;
 
 use flyball::api;
-use flyball::jobs::NewJob;
+use flyball::jobs::postgres::READ_ONLY;
+use flyball::jobs::{NewJob, Queue};
 use reqwest::StatusCode;
-use serde_json::json;
+use serde_json::{Value, json};
+use sqlx::AssertSqlSafe;
 
 use super::server::{SOON, spawn_api};
+use crate::support::api_server::ApiServer;
+use crate::support::fixture::Fixture;
 use crate::support::{database, eventually};
 
 #[tokio::test]
@@ -70,4 +74,28 @@ async fn every_statement_of_the_api_can_be_prepared_on_the_migrated_schema() {
             .await;
         assert!(prepared.is_ok(), "{name}: {:?}", prepared.err());
     }
+}
+
+#[tokio::test]
+async fn a_process_whose_postgres_accepts_no_writes_is_not_ready() {
+    let fixture = Fixture::new().await;
+    let url = url::Url::parse(fixture.database.url()).unwrap();
+    let name = url.path().trim_start_matches('/');
+    let set = format!("alter database {name} set default_transaction_read_only = on");
+    sqlx::raw_sql(AssertSqlSafe(set))
+        .execute(&fixture.database.superuser())
+        .await
+        .unwrap();
+    let late = Queue::connect(fixture.database.url(), 2, SOON).await;
+    let api = ApiServer::start(fixture, |deps| deps.queue = late.unwrap()).await;
+
+    let answer = api.request(reqwest::Method::GET, "/readyz").send().await;
+
+    let answer = answer.unwrap();
+    assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
+    let told: Value = answer.json().await.unwrap();
+    assert_eq!(
+        (&told["code"], &told["detail"]),
+        (&json!("not_ready"), &json!(READ_ONLY))
+    );
 }
