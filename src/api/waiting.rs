@@ -196,15 +196,7 @@ const NO_GOVERNOR: &str =
 /// `None` for one that ends by itself or says its cause. `status` is that of its [`decider`].
 pub fn for_closed(status: &Status, limit: &Limit) -> Option<WaitReason> {
     let (name, knobs) = (&status.name, &status.knobs);
-    let why = match first_line(&knobs.why) {
-        why if why.is_empty() => why,
-        why => format!(" (\"{why}\")"),
-    };
-    let by = match knobs.by.as_str() {
-        "" if is_changed_directly(&status.raw) => " in Redis directly".to_owned(),
-        "" => String::new(),
-        by => format!(" by {by}{why}"),
-    };
+    let (why, by) = (reason_given(status), author(status));
     let zero = |field: &str| {
         if is_breakers_zero(&status.raw, field) {
             return format!("its {}", open_breaker(status, &why, NO_GOVERNOR));
@@ -243,6 +235,24 @@ pub fn for_closed(status: &Status, limit: &Limit) -> Option<WaitReason> {
         _ => return None,
     };
     Some(WaitReason::without_end(reason))
+}
+
+/// Returns the author of the last change of a throttle's knobs and the reason, such as ` by ann
+/// ("load")`; empty if nobody is known.
+pub fn author(status: &Status) -> String {
+    match status.knobs.by.as_str() {
+        "" if is_changed_directly(&status.raw) => " in Redis directly".to_owned(),
+        "" => String::new(),
+        by => format!(" by {by}{}", reason_given(status)),
+    }
+}
+
+/// Returns the reason of the last change of a throttle's knobs in brackets; empty if there is none.
+fn reason_given(status: &Status) -> String {
+    match first_line(&status.knobs.why) {
+        why if why.is_empty() => why,
+        why => format!(" (\"{why}\")"),
+    }
 }
 
 /// Describes the stop by a breaker and what ends it; `why` follows the stop, and `gone` is the text

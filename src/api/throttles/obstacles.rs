@@ -1,7 +1,7 @@
 //! The obstacles of a throttle besides its rate: a pause of everything, a pause after a refusal, a
 //! debt, a throttle above, slots, keys, failures.
 
-use crate::api::waiting::{first_line, for_everything, for_writes, open_breaker};
+use crate::api::waiting::{author, first_line, for_everything, for_writes, open_breaker};
 use crate::governor::actuator::{is_breakers_zero, is_stopped_by_breaker};
 use crate::governor::explain::{number, seconds};
 use crate::governor::time::unix_s;
@@ -128,7 +128,8 @@ fn closed(requested: &Obstacles) -> Vec<String> {
 fn at_zero(status: &Status) -> String {
     let (name, knobs) = (&status.name, &status.knobs);
     if knobs.paused {
-        return format!("It is paused; resume it with: flyball throttle resume {name}.");
+        let by = author(status);
+        return format!("It is paused{by}; resume it with: flyball throttle resume {name}.");
     }
     if let Some(why) = knobs.stopped_because(status.at_us) {
         return format!("It is stopped: {}.", first_line(why));
@@ -143,7 +144,11 @@ fn at_zero(status: &Status) -> String {
             "Its knob concurrency is 0; set it with: flyball throttle set {name} concurrency=10."
         );
     }
-    format!("Its rate is 0; set one with: flyball throttle set {name} rps=10.")
+    let set = match author(status) {
+        by if by.is_empty() || !knobs.rps.is_stopped() => String::new(),
+        by => format!(", set{by}"),
+    };
+    format!("Its rate is 0{set}; set one with: flyball throttle set {name} rps=10.")
 }
 
 /// Describes a knob for keys that is 0; `None` if jobs with a key can start.
@@ -505,7 +510,7 @@ mod tests {
     #[test]
     fn a_throttle_below_one_that_is_closed_says_which_and_why() {
         let (below, mut above) = (status("mail/bulk"), status("mail"));
-        above.knobs.paused = true;
+        (above.knobs.paused, above.knobs.by) = (true, "ann".to_owned());
         let sentence = Obstacles {
             above: Some(&above),
             ..obstacles_of(&below)
@@ -513,12 +518,13 @@ mod tests {
         .around(RATE);
         assert_eq!(
             sentence,
-            "No job starts, because the throttle mail above it grants nothing. It is paused; \
-             resume it with: flyball throttle resume mail. 12 rps, set by ann."
+            "No job starts, because the throttle mail above it grants nothing. It is paused by \
+             ann; resume it with: flyball throttle resume mail. 12 rps, set by ann."
         );
 
         let sentence = |field: &str, text: &str| {
-            let fields = [("why", "load rose"), ("mode", "auto"), (field, text)];
+            let author = [("by", "bob"), ("why", "load rose")];
+            let fields = [author[0], author[1], ("mode", "auto"), (field, text)];
             let above = status_with("mail", &fields);
             Obstacles {
                 above: Some(&above),
@@ -527,7 +533,7 @@ mod tests {
             .around(RATE)
         };
         for (field, text, told) in [
-            ("rps", "0", "Its rate is 0; set one with: flyball throttle"),
+            ("rps", "0", "rate is 0, set by bob (\"load rose\"); "),
             (
                 "rps",
                 "0.000",
