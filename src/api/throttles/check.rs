@@ -60,7 +60,9 @@ pub struct CheckResult {
     allowed: bool,
     /// The limit that holds the request; `null` if none does.
     limit: Option<String>,
-    /// The level that refuses: `key` or `customer`; `null` if the request is allowed.
+    /// The level that refuses: `key`, `customer`, or `limit` for neither of them alone, where the
+    /// limit of all is used up or paused, or Redis does not answer; `null` if the request is
+    /// allowed.
     level: Option<&'static str>,
     /// Requests that are left now, at the level with fewer; `null` where nothing limits or while
     /// Redis does not answer.
@@ -144,6 +146,20 @@ pub async fn check(
     Ok(response)
 }
 
+/// Returns true if a refusal concerns one key of a throttle, and not all of them.
+fn is_of_one(limit: Option<&Limit>) -> bool {
+    matches!(
+        limit,
+        Some(
+            Limit::Key
+                | Limit::Learned
+                | Limit::Paused { name: None, .. }
+                | Limit::Probing { key: true, .. }
+                | Limit::Concurrency { key: true, .. }
+        )
+    )
+}
+
 /// Takes a token of the key and one of its customer, both or none.
 async fn take(
     store: &dyn Store,
@@ -159,7 +175,10 @@ async fn take(
         result: CheckResult {
             allowed: false,
             limit: Some(limit.name.clone()),
-            level: Some(level),
+            level: Some(match is_of_one(grant.limit.as_ref()) {
+                true => level,
+                false => "limit",
+            }),
             remaining: Some(0),
             reset_s: grant.wait.as_secs_f64(),
         },

@@ -163,7 +163,12 @@ async fn another_api_asks_for_each_request_and_a_customer_with_many_keys_gains_n
             .then_some(())
     })
     .await;
-    turn(&store, "limit:lead", &[("windows", ""), ("key_rps", "0")]).await;
+    turn(&store, "limit:lead", &[("windows", ""), ("paused", "1")]).await;
+    eventually("the pause of all keys", SOON, || async {
+        (answer(&url, &alone).await["level"] == "limit").then_some(())
+    })
+    .await;
+    turn(&store, "limit:lead", &[("paused", "0"), ("key_rps", "0")]).await;
     eventually("the knob", SOON, || async {
         (answer(&url, &alone).await["level"] == "key").then_some(())
     })
@@ -316,7 +321,7 @@ async fn a_limit_that_is_closed_without_redis_allows_no_request_while_redis_is_l
     let refused = answer(&url, &lead).await;
     assert_eq!(
         (&refused["allowed"], &refused["level"]),
-        (&json!(false), &json!("key")),
+        (&json!(false), &json!("limit")),
         "{refused}"
     );
     assert_eq!(answer(&url, &other).await["allowed"], true, "it is open");
