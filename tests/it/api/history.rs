@@ -73,6 +73,11 @@ async fn requests_a_minute_are_shown_for_a_throttle_and_for_a_key_where_the_sett
     .await;
     let nobody = get(&format!("{url}/api/v1/throttles/{name}/history?key=nobody")).await;
     assert_eq!(peak(&nobody.1, "refused"), 0.0);
+    let (status, never) = get(&format!("{url}/api/v1/throttles/never/history")).await;
+    assert_eq!(
+        (status, &never["code"]),
+        (404, &json!("throttle_not_found"))
+    );
 
     let (status, refused) = get(&format!("{url}/api/v1/throttles/{name}/history?range=2h")).await;
     assert_eq!(status, 400, "{refused}");
