@@ -46,9 +46,12 @@ pub(super) async fn check_throttles(
             findings.push(Finding::fail(
                 CHECK,
                 format!(
-                    "there is no throttle {}, for which {} jobs wait",
+                    "there is no throttle {}, for which {}",
                     depth.throttle,
-                    depth.ready + depth.scheduled
+                    match depth.ready + depth.scheduled {
+                        1 => "1 job waits".to_owned(),
+                        jobs => format!("{jobs} jobs wait"),
+                    }
                 ),
                 format!("create it: flyball throttle set {} rps=10", depth.throttle),
             ));

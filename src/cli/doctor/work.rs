@@ -1,6 +1,6 @@
 //! Checks of the workers, of jobs that nobody serves, of housekeeping and of schedules.
 
-use super::super::pause;
+use super::super::{output, pause};
 use super::finding::{Finding, Findings};
 use crate::app::built_in_kinds;
 use crate::config::Settings;
@@ -111,15 +111,20 @@ fn key_missing(needed: &NeededKey, workers: &[WorkerCapabilities]) -> Option<Fin
     ))
 }
 
+/// Returns a number of jobs for people, such as `1 job`.
+fn counted(jobs: i64) -> String {
+    output::jobs(usize::try_from(jobs).unwrap_or_default())
+}
+
 fn not_served(one: &UnservedJobs) -> Finding {
-    let (jobs, throttle) = (one.jobs, &one.throttle);
+    let (jobs, throttle) = (counted(one.jobs), &one.throttle);
     let what = match &one.kind {
         Some(kind) => format!("kind {kind}, throttle {throttle}"),
         None => format!("throttle {throttle}"),
     };
     Finding::fail(
         "workers",
-        format!("no live worker serves {jobs} jobs of {what}"),
+        format!("no live worker serves {jobs} of {what}"),
         one.remedy.clone(),
     )
 }
@@ -191,4 +196,27 @@ pub(super) async fn check_schedules(queue: &Queue, report: &mut Findings) {
         report.add(Finding::ok(CHECK, seen));
     }
     report.extend(problems);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_job_is_told_in_the_singular() {
+        let told = |jobs| {
+            not_served(&UnservedJobs {
+                throttle: "sms".to_owned(),
+                kind: Some("render".to_owned()),
+                needs: Vec::new(),
+                jobs,
+                since: None,
+                remedy: "start one".to_owned(),
+            })
+            .seen
+        };
+        let one = "no live worker serves 1 job of kind render, throttle sms";
+        assert_eq!(told(1), one);
+        assert_eq!(told(7), one.replace("1 job", "7 jobs"));
+    }
 }
