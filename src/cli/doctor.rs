@@ -78,7 +78,8 @@ async fn check(settings: &Settings, report: &mut Findings) {
     if let (Some(queue), Some(store)) = (&queue, &store) {
         let (made_max, limits) = (settings.throttles_created_max, settings.api_limits());
         let expected = (made_max, files.as_slice(), limits.as_slice());
-        throttles::check_throttles(queue, store, expected, report).await;
+        let prefix = settings.redis_prefix.as_str();
+        throttles::check_throttles(queue, store, expected, prefix, report).await;
     }
     servers::check_signals(settings, &files, report).await;
 }

@@ -136,11 +136,11 @@ impl Status {
         self
     }
 
-    /// Returns the status of a throttle whose key in the store is not a hash: nothing flows.
-    pub fn no_hash(name: Name, now_us: i64) -> Self {
+    /// Returns the status of a throttle whose `key` in the store is not a hash: nothing flows.
+    pub fn no_hash(name: Name, key: &str, now_us: i64) -> Self {
         let problem = KnobProblem {
             field: NO_HASH.to_owned(),
-            message: format!("{}; nothing flows", no_hash(&name)),
+            message: format!("{}; nothing flows", no_hash(key)),
         };
         let nothing = Self::read(name, BTreeMap::new(), &UsageCounters::default(), now_us);
         Self {
@@ -237,11 +237,8 @@ impl From<Status> for WrittenKnobs {
 }
 
 /// Returns the error text for a throttle whose key is not a hash.
-pub(super) fn no_hash(name: &Name) -> String {
-    format!(
-        "the key throttle:{name}:knobs in Redis is not a hash; delete it with redis-cli DEL, then \
-         set rps"
-    )
+pub(super) fn no_hash(key: &str) -> String {
+    format!("the key {key} in Redis is not a hash; delete it with redis-cli DEL, then set rps")
 }
 
 #[cfg(test)]

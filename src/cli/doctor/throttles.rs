@@ -28,6 +28,7 @@ pub(super) async fn check_throttles(
     queue: &Queue,
     store: &RedisStore,
     (made_max, files, limits): (usize, &[KnobsFile], &[ApiLimit]),
+    prefix: &str,
     report: &mut Findings,
 ) {
     let policies = app::policies(files).unwrap_or_default();
@@ -75,7 +76,7 @@ pub(super) async fn check_throttles(
         let view = policy.zip(stored).and_then(|((_, policy), state)| {
             GovernorView::of_stored(state, policy, status.at_us as f64 / 1e6)
         });
-        findings.extend(of_knobs(&status));
+        findings.extend(of_knobs(prefix, &status));
         findings.extend(of_governor(&status, view.map(|view| view.at)));
     }
     let mut findings = listed(findings);
@@ -130,7 +131,8 @@ fn of_limits(limits: &[ApiLimit], names: &[Name]) -> Vec<Finding> {
 }
 
 /// Returns the faults of the knobs of a throttle: the first that is unusable, and their expiry.
-fn of_knobs(status: &Status) -> Vec<Finding> {
+/// `prefix` is that of all keys in Redis.
+fn of_knobs(prefix: &str, status: &Status) -> Vec<Finding> {
     let name = &status.name;
     let (expiry, unusable): (Vec<_>, Vec<_>) = status
         .problems
@@ -138,7 +140,7 @@ fn of_knobs(status: &Status) -> Vec<Finding> {
         .partition(|problem| problem.field == EXPIRES);
     let mut findings = Vec::new();
     if let Some(problem) = unusable.first() {
-        findings.push(of_problem(name, problem));
+        findings.push(of_problem(prefix, name, problem));
     }
     if !expiry.is_empty() {
         let left = seconds(status.expires_in_s.unwrap_or_default());
@@ -152,7 +154,7 @@ fn of_knobs(status: &Status) -> Vec<Finding> {
 }
 
 /// Returns the finding about an unusable knob. Its message says what is in force instead.
-fn of_problem(name: &Name, problem: &KnobProblem) -> Finding {
+fn of_problem(prefix: &str, name: &Name, problem: &KnobProblem) -> Finding {
     let KnobProblem { field, message } = problem;
     let seen = match message.starts_with("must ") {
         true => format!("{name}: knob {field} {message}"),
@@ -160,7 +162,9 @@ fn of_problem(name: &Name, problem: &KnobProblem) -> Finding {
     };
     let todo = match rules::knob(field).map(Knob::is_settable) {
         Some(true) => format!("set the knob: flyball throttle set {name} {field}=..."),
-        Some(false) => format!("remove the knob: redis-cli HDEL throttle:{name}:knobs {field}"),
+        Some(false) => {
+            format!("remove the knob: redis-cli HDEL {prefix}throttle:{name}:knobs {field}")
+        }
         // The key itself cannot hold knobs.
         None => format!("after that: flyball throttle set {name} rps=10"),
     };
@@ -224,15 +228,15 @@ mod tests {
 
     #[test]
     fn an_expiry_is_no_unusable_knob() {
-        let found = of_knobs(&status(&[("rps", "5")]).expiring_in(90_000));
+        let found = of_knobs("", &status(&[("rps", "5")]).expiring_in(90_000));
         assert_eq!(found.len(), 1, "{found:?}");
         assert_eq!(
             found[0].seen,
             "hooks: its knobs expire in 90 s; after that its jobs wait"
         );
-        let found = of_knobs(&status(&[("rps", "fast")]));
+        let found = of_knobs("", &status(&[("rps", "fast")]));
         assert!(found[0].seen.starts_with("hooks: knob rps"), "{found:?}");
-        assert!(of_knobs(&status(&[("rps", "5")])).is_empty());
+        assert!(of_knobs("", &status(&[("rps", "5")])).is_empty());
     }
 
     #[test]
@@ -275,7 +279,7 @@ mod tests {
     #[test]
     fn an_unusable_knob_says_what_is_in_force_and_a_key_of_another_type_how_to_get_rid_of_it() {
         let told = |status: &Status| {
-            let found = of_knobs(status).remove(0);
+            let found = of_knobs("test:", status).remove(0);
             (found.seen, found.todo.unwrap())
         };
         let (seen, todo) = told(&status(&[("rps", "5"), ("over_limit", "perhaps")]));
@@ -292,12 +296,16 @@ mod tests {
         let (_, todo) = told(&status(&[("rps", "5"), ("valid_until", "x")]));
         assert_eq!(
             todo,
-            "remove the knob: redis-cli HDEL throttle:hooks:knobs valid_until"
+            "remove the knob: redis-cli HDEL test:throttle:hooks:knobs valid_until"
         );
 
-        let (seen, todo) = told(&Status::no_hash(Name::new("hooks").unwrap(), NOW_US));
+        let (seen, todo) = told(&Status::no_hash(
+            Name::new("hooks").unwrap(),
+            "test:throttle:hooks:knobs",
+            NOW_US,
+        ));
         assert!(
-            seen.starts_with("hooks: the key throttle:hooks:knobs in Redis is not a hash")
+            seen.starts_with("hooks: the key test:throttle:hooks:knobs in Redis is not a hash")
                 && seen.ends_with("nothing flows"),
             "{seen}"
         );

@@ -305,7 +305,9 @@ async fn nonsense_in_redis_is_shown_and_hurts_no_other_throttle() {
         assert!(shown.contains("note"), "{shown}");
     }
     assert_eq!(named["good"]["problems"], json!([]));
-    shell.refused(&["throttle", "set", "worse", "rps=5"], 4, "is not a hash");
+    let prefix = &shell.variables["FLYBALL_REDIS_PREFIX"];
+    let told = format!("the key {prefix}throttle:worse:knobs in Redis is not a hash");
+    shell.refused(&["throttle", "set", "worse", "rps=5"], 4, &told);
 }
 
 #[tokio::test]

@@ -68,7 +68,7 @@ impl RedisStore {
             .servers
             .run(self.layout.slot(throttle), self.operator_bound, write)
             .await;
-        match written.map_err(|error| refusal_of_wrong_type(error, throttle))? {
+        match written.map_err(|error| self.refusal_of_wrong_type(error, throttle))? {
             SetReply::Unknown => Err(Error::Unknown(throttle.clone())),
             SetReply::Conflict(what) => Err(Error::Conflict {
                 name: throttle.clone(),
@@ -117,7 +117,7 @@ impl RedisStore {
         call.text(why);
         let written = self.invoke(throttle, &call, self.operator_bound).await;
         let mut parts =
-            ReplyReader::new(written.map_err(|error| refusal_of_wrong_type(error, throttle))?);
+            ReplyReader::new(written.map_err(|error| self.refusal_of_wrong_type(error, throttle))?);
         if parts.text() == "unknown" {
             Err(Error::Unknown(throttle.clone()))
         } else {
@@ -210,12 +210,14 @@ impl SetReply {
     }
 }
 
-fn refusal_of_wrong_type(error: Error, throttle: &Name) -> Error {
-    match error {
-        Error::Lost(answer) if is_wrong_type(&answer) => Error::Invalid(vec![KnobProblem {
-            field: NO_HASH.to_owned(),
-            message: no_hash(throttle),
-        }]),
-        other => other,
+impl RedisStore {
+    fn refusal_of_wrong_type(&self, error: Error, throttle: &Name) -> Error {
+        match error {
+            Error::Lost(answer) if is_wrong_type(&answer) => Error::Invalid(vec![KnobProblem {
+                field: NO_HASH.to_owned(),
+                message: no_hash(&self.layout.key(throttle, KNOBS, "").to_string()),
+            }]),
+            other => other,
+        }
     }
 }

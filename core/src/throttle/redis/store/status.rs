@@ -173,7 +173,8 @@ impl RedisStore {
             .map_or(s * 1_000_000 + us, |clock| clock());
         let status = |(name, of): (&&Name, &[RedisResult<Value>])| {
             let Some(raw) = fields_of(&of[0])? else {
-                return Ok(Some(Status::no_hash((*name).clone(), now_us)));
+                let key = self.layout.key(name, KNOBS, "").to_string();
+                return Ok(Some(Status::no_hash((*name).clone(), &key, now_us)));
             };
             if raw.is_empty() {
                 return Ok(None);
