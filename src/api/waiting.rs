@@ -172,7 +172,8 @@ pub fn for_tokens(job: &Summary, answer: &AcquireResponse, is_served: bool) -> W
         };
     }
     WaitReason::without_end(if is_served {
-        "tokens are available; it starts when a worker has a free slot"
+        // The jobs before it may take them, and one is free for a moment while a throttle flows.
+        "tokens are available; it starts when its turn comes and a worker has a free slot"
     } else {
         "no worker is live; start one"
     })

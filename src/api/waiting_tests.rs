@@ -206,11 +206,11 @@ fn a_pause_and_each_knob_that_is_0_are_named_with_their_author() {
 }
 
 #[test]
-fn with_tokens_free_a_job_waits_for_a_worker_or_for_one_to_exist() {
+fn with_tokens_free_a_job_waits_for_its_turn_and_a_worker_or_for_one_to_exist() {
     assert!(
         for_tokens(&job(State::Ready), &answer(1, 0, None), true)
             .reason
-            .contains("free slot")
+            .ends_with("it starts when its turn comes and a worker has a free slot")
     );
     assert!(
         for_tokens(&job(State::Ready), &answer(1, 0, None), false)
