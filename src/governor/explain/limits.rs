@@ -20,7 +20,8 @@ pub(super) fn by_windows(name: &str, knobs: &Knobs) -> Option<String> {
 
 /// Returns the limits of a throttle without a rate and windows; `None` if it has none.
 pub(super) fn besides_rate(name: &str, knobs: &Knobs) -> Option<String> {
-    let limits = [of_each_key(name, knobs), at_once(name, knobs)];
+    let of_keys = of_each_key(name, knobs).filter(|_| knobs.concurrency != Some(0));
+    let limits = [of_keys, at_once(name, knobs)];
     let told: Vec<String> = limits.into_iter().flatten().collect();
     (!told.is_empty()).then(|| told.join(" and "))
 }
@@ -48,6 +49,7 @@ fn at_once(name: &str, knobs: &Knobs) -> Option<String> {
     };
     match (knobs.concurrency, knobs.key_concurrency) {
         (None, None) => None,
+        (Some(0), _) => Some("stopped".to_owned()),
         (Some(of_all), None) => Some(most(of_all)),
         (None, Some(of_each)) => Some(format!("{} for each {key}", most(of_each))),
         (Some(of_all), Some(of_each)) => {
@@ -72,6 +74,7 @@ mod tests {
             at_once(name, &knobs)
         };
         for (name, concurrency, key_concurrency, words) in [
+            ("reindex", Some(0), None, "stopped"),
             ("reindex", Some(1), None, "at most 1 job at once"),
             (
                 "reindex",
