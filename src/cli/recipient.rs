@@ -361,6 +361,8 @@ fn read_lines(file: &str) -> anyhow::Result<Vec<NewRecipient>> {
         let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {file}"))?;
         (file, text)
     };
+    // Some editors write a mark at the beginning.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     let (mut found, mut wrong, mut ids) = (Vec::new(), Vec::new(), BTreeSet::new());
     for (nth, line) in text.lines().enumerate() {
         if line.trim().is_empty() {

@@ -43,6 +43,11 @@ async fn recipients_are_set_shown_imported_and_erased() {
         told.contains("of 2 recipients 2 are new and 0 have changed"),
         "{told}"
     );
+    // An editor has written a mark at the beginning.
+    shell.write("marked.ndjson", "\u{feff}{\"id\": \"bob\"}\n");
+    let marked = ["recipient", "import", "marked.ndjson", "--tenant", "acme"];
+    let told = shell.ok(&marked).out;
+    assert!(told.contains("0 are new"), "{told}");
     shell.write(
         "bad.ndjson",
         "{\"id\": \"x\", \"addresses\": {\"sms\": \"ada@example.com\"}}\nnonsense\n{\"id\": \"x\"}\n{\"id\": \"x\"}\n",
