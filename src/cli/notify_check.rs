@@ -11,6 +11,7 @@ use crate::config::Settings;
 use crate::jobs::Error;
 use crate::providers::{Channel, Recipient};
 use crate::recipient::check::{CheckedCap, RecipientCheck};
+use crate::recipient::explain::item_count;
 use crate::recipient::postgres::CheckedMessage;
 
 #[derive(clap::Args)]
@@ -94,9 +95,9 @@ fn show(checked: &RecipientCheck) -> anyhow::Result<()> {
     }
     for digest in &checked.digests {
         say!(
-            "digest {} with {} items closes at {:.0}",
+            "digest {} with {} closes at {:.0}",
             digest.kind,
-            digest.items,
+            item_count(digest.items),
             digest.closes_at
         );
     }

@@ -238,14 +238,23 @@ pub fn sentence(plan: &MessagePlan) -> String {
                 format!("goes at once, and those that follow are collected in {digest}")
             }
             Arrival::Joins(open) => format!(
-                "is collected in {digest}, with {} items, which closes at {:.0}",
-                open.items, open.closes_at
+                "is collected in {digest}, with {}, which closes at {:.0}",
+                item_count(open.items),
+                open.closes_at
             ),
         },
         MessagePlan::Ended { .. } => ended("ended", plan),
         MessagePlan::Refused { rule, reset_at } => {
             format!("is refused by {rule}; there is room at {reset_at:.0}")
         }
+    }
+}
+
+/// Returns a number of items in words.
+pub fn item_count(number: usize) -> String {
+    match number {
+        1 => "1 item".to_owned(),
+        number => format!("{number} items"),
     }
 }
 
@@ -276,6 +285,7 @@ fn words(gate: MessageGate) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::recipient::digest::OpenDigest;
     use crate::recipient::gate::UnsentReason;
     use crate::recipient::gates::GateHold;
 
@@ -319,6 +329,24 @@ mod tests {
                 Passed, Passed, Passed, Passed, Passed, Passed, Waits, Waits, NotReached
             ]
         );
+    }
+
+    #[test]
+    fn one_item_is_not_told_as_several() {
+        let of = |items| {
+            let open = OpenDigest {
+                opened_at: at("2026-06-11T06:00:00Z"),
+                closes_at: at("2026-06-11T09:00:00Z"),
+                items,
+            };
+            sentence(&MessagePlan::Collected {
+                digest: "new-comment".to_owned(),
+                arrival: Arrival::Joins(open),
+            })
+        };
+        let end = "which closes at 2026-06-11T09:00:00Z";
+        let told = |items: &str| format!("is collected in new-comment, with {items}, {end}");
+        assert_eq!((of(1), of(2)), (told("1 item"), told("2 items")));
     }
 
     #[test]

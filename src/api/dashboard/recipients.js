@@ -180,7 +180,7 @@ export class Recipients {
       replan,
       found.digests.length > 0 && h('h3', null, 'Open digests'),
       found.digests.length > 0 && h('ul', { class: 'history' }, ...found.digests.map((/** @type {any} */ one) => h('li', { class: 'num' },
-        `${clock(unixSeconds(one.closes_at), now)}: ${one.type}, ${count(one.items)} items`))));
+        `${clock(unixSeconds(one.closes_at), now)}: ${one.type}, ${count(one.items)} ${one.items === 1 ? 'item' : 'items'}`))));
   }
 
   /** @param {number} now */
