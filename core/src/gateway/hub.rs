@@ -372,16 +372,17 @@ impl Hub {
         self.tenants.lock().contains_key(tenant)
     }
 
-    /// Notes that messages of a tenant wait for `wait`, which holds for a second at most because it
-    /// is noted again, and warns its connections; returns the number of warnings.
+    /// Notes that messages of a tenant wait for `wait`, and warns its connections; returns the number
+    /// of warnings. The note holds for a second at most, because it is made again.
     pub fn limit(&self, tenant: &str, wait: Duration) -> usize {
-        let wait = wait.min(WARNING_INTERVAL);
         let Some(entry) = self.tenants.lock().get(tenant).cloned() else {
             return 0;
         };
         let now = Instant::now();
-        *entry.limited_until.lock() = Some(now + wait);
-        let wait_s = (wait.as_millis() as u64).div_ceil(1000).max(1);
+        *entry.limited_until.lock() = Some(now + wait.min(WARNING_INTERVAL));
+        // A day at most, because whoever may connect to the database can send such a note.
+        let begun_s = u64::from(wait.subsec_millis() > 0);
+        let wait_s = wait.as_secs().saturating_add(begun_s).clamp(1, 86_400);
         let frame = server_frame::warning(Warning::RateLimited { wait_s });
         let peers: Vec<Arc<Peer>> = entry.peers.lock().values().cloned().collect();
         let warned = peers.iter().filter(|peer| {
@@ -580,10 +581,11 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_is_noted_for_a_second_at_most() {
+    fn a_wait_is_told_as_it_is_and_noted_for_a_second_at_most() {
         let hub = Hub::default();
         let peer = subscribed(&hub, "a", "x");
-        assert_eq!(hub.limit("a", Duration::MAX), 1);
+        assert_eq!(hub.limit("a", Duration::from_millis(54_300)), 1);
+        assert!(format!("{:?}", peer.state().outbox.pop()).contains("Retry in 55s."));
         assert!(peer.limited_until() <= Some(Instant::now() + WARNING_INTERVAL));
     }
 

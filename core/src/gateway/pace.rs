@@ -15,9 +15,8 @@ const STEP_EVERY: Duration = Duration::from_millis(100);
 /// The shortest pause of a tenant whose limit admitted nothing.
 const WAIT_MIN: Duration = Duration::from_millis(50);
 
-/// The shortest time between two notes that messages of a tenant wait, and the longest wait: of one
-/// that is told, and before a limit that admitted nothing is asked again, because it may have been
-/// raised.
+/// The shortest time between two notes that messages of a tenant wait, and the longest wait before a
+/// limit that admitted nothing is asked again, because it may have been raised.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
 /// The tenants at their limit.
@@ -105,7 +104,9 @@ impl LimitedTenants {
         };
         let is_due = known.is_none_or(|limited| limited.is_old(now));
         let until_clear = Duration::from_secs_f64(f64::from(left) / per_second.max(1.0));
-        let told = is_due.then(|| until_clear.min(TELL_EVERY).max(next_at - now));
+        // The wait that the limit gives is told, however soon that is asked again.
+        let longest = wait.unwrap_or_default().max(next_at - now);
+        let told = is_due.then(|| until_clear.min(TELL_EVERY).max(longest));
         let told_at = match known {
             Some(limited) if !is_due => limited.told_at,
             _ => now,
@@ -208,11 +209,11 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_admits_nothing_for_an_hour_is_asked_each_second() {
+    fn a_limit_that_admits_nothing_for_an_hour_says_so_and_is_asked_each_second() {
         let (mut limited, now) = (LimitedTenants::default(), Instant::now());
         let hour = Duration::from_secs(3600);
         let step = limited.note("acme", 5, Some(hour), Some(1.0), now);
-        assert_eq!((step.wait, step.told), (TELL_EVERY, Some(TELL_EVERY)));
+        assert_eq!((step.wait, step.told), (TELL_EVERY, Some(hour)));
         assert_eq!(limited.pace("acme", 5, now + TELL_EVERY), Pace::Ask(1));
     }
 

@@ -1,5 +1,7 @@
 //! Frames of the gateway: one JSON object each, as text.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use serde_json::{Value, json};
 
@@ -15,12 +17,12 @@ use crate::inbox::message::InboxPage;
 pub enum Warning {
     /// Messages of the tenant wait; the next goes in so many seconds.
     RateLimited { wait_s: u64 },
-    /// The credential expires in so many seconds.
-    TokenExpires { left_s: u64 },
+    /// The credential expires after this time.
+    TokenExpires { left: Duration },
 }
 
 /// The figures of the first frame that are those of the connection or the settings.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Hello {
     /// The name of the connection.
     pub session: String,
@@ -28,8 +30,8 @@ pub struct Hello {
     pub resume_window_s: u64,
     /// The expiry of the credential, in unix seconds.
     pub expires_at: Option<i64>,
-    /// The limit of the tenant in the settings.
-    pub messages_per_s: u32,
+    /// The limit of the tenant.
+    pub messages_per_s: f64,
 }
 
 /// The code of an error, which programs can match.
@@ -114,7 +116,9 @@ pub fn warning(warning: Warning) -> Bytes {
             let message = format!("Message throttled. Retry in {wait_s}s.");
             json!({"type": "warning", "code": "WS_RATE_LIMITED", "message": message})
         }
-        Warning::TokenExpires { left_s } => {
+        Warning::TokenExpires { left } => {
+            // It is sent a moment after the time that it tells of.
+            let left_s = left.as_secs_f64().ceil() as u64;
             let message = format!("The credential expires in {left_s}s; send a refresh frame.");
             json!({"type": "warning", "code": "TOKEN_EXPIRES", "message": message, "left_s": left_s})
         }
@@ -217,9 +221,17 @@ pub fn hello(hello: &Hello) -> Bytes {
         "limits": {
             "message_bytes": MESSAGE_BYTES,
             "subscriptions": SUBSCRIPTIONS_MAX,
-            "messages_per_s": hello.messages_per_s,
+            "messages_per_s": number(hello.messages_per_s),
         },
     }))
+}
+
+/// Returns a number, which is a whole one where it has no fraction.
+fn number(value: f64) -> Value {
+    match value.fract() == 0.0 {
+        true => (value as u64).into(),
+        false => value.into(),
+    }
 }
 
 fn answered(mut frame: Value, reference: Option<&str>) -> Bytes {
@@ -243,6 +255,33 @@ mod tests {
             serde_json::from_slice(&warning(Warning::RateLimited { wait_s: 1 })).unwrap();
         let wanted = json!({"type": "warning", "code": "WS_RATE_LIMITED", "message": "Message throttled. Retry in 1s."});
         assert_eq!(frame, wanted);
+    }
+
+    #[test]
+    fn a_credential_is_told_the_seconds_that_it_has_left_and_not_one_less() {
+        let told = |left_ms| {
+            let left = Duration::from_millis(left_ms);
+            let frame = warning(Warning::TokenExpires { left });
+            let frame: Value = serde_json::from_slice(&frame).unwrap();
+            frame["left_s"].clone()
+        };
+        assert_eq!([59_998, 60_000, 0].map(told), [60, 60, 0]);
+    }
+
+    #[test]
+    fn the_limit_of_a_tenant_is_told_also_where_it_is_below_one_a_second() {
+        let told = |messages_per_s| {
+            let hello = hello(&Hello {
+                session: String::new(),
+                resume_window_s: 10,
+                expires_at: None,
+                messages_per_s,
+            });
+            let frame: Value = serde_json::from_slice(&hello).unwrap();
+            frame["limits"]["messages_per_s"].clone()
+        };
+        assert_eq!(told(200.0), json!(200));
+        assert_eq!(told(0.25), json!(0.25));
     }
 
     #[test]

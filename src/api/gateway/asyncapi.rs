@@ -16,6 +16,7 @@ pub async fn show_asyncapi() -> Response {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+    use std::time::Duration;
 
     use bytes::Bytes;
     use serde_json::{Value, json};
@@ -100,7 +101,7 @@ mod tests {
             session: "a".to_owned(),
             resume_window_s: 10,
             expires_at: None,
-            messages_per_s: 200,
+            messages_per_s: 0.5,
         };
         let since = Since {
             epoch: 3,
@@ -122,7 +123,9 @@ mod tests {
             frames::refreshed(None, None),
             frames::refreshed(Some(1), Some("r")),
             frames::warning(Warning::RateLimited { wait_s: 1 }),
-            frames::warning(Warning::TokenExpires { left_s: 60 }),
+            frames::warning(Warning::TokenExpires {
+                left: Duration::from_secs(60),
+            }),
             frames::gap(&channel, 3),
             frames::lag(&channel),
             frames::reconnect(5),

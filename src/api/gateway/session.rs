@@ -12,7 +12,7 @@ use bytes::Bytes;
 use futures_util::SinkExt as _;
 use futures_util::future::BoxFuture;
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::Instant;
+use tokio::time::{Duration, Instant};
 
 use super::credential::first_credential;
 use super::identity::GatewayIdentity;
@@ -206,7 +206,7 @@ impl Session {
             session: format!("{:016x}", rand::random::<u64>()),
             resume_window_s: limits.drain.as_secs_f64().ceil().max(1.0) as u64,
             expires_at: self.identity.expires_at,
-            messages_per_s: per_second as u32,
+            messages_per_s: per_second,
         })
     }
 
@@ -236,10 +236,10 @@ impl Session {
         }
         if is_over(self.warn_at) {
             self.warn_at = None;
-            let left_s = self.expires_at.map_or(0, |at| {
-                at.saturating_duration_since(now + EXPIRY_GRACE).as_secs()
+            let left = self.expires_at.map_or(Duration::ZERO, |at| {
+                at.saturating_duration_since(now + EXPIRY_GRACE)
             });
-            self.control(server_frame::warning(Warning::TokenExpires { left_s }))?;
+            self.control(server_frame::warning(Warning::TokenExpires { left }))?;
         }
         if self.pong_by.is_none() && self.ping_at <= now {
             self.pong_by = Some(now + PONG_WITHIN);
