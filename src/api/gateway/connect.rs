@@ -6,7 +6,7 @@ use axum::Extension;
 use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::{Query as Pairs, State};
-use axum::http::{Extensions, HeaderMap};
+use axum::http::{Extensions, HeaderMap, StatusCode};
 use axum::response::Response;
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -53,7 +53,7 @@ pub const REFUSALS: [(&str, bool); 2] = [("close", true), ("status", false)];
 #[utoipa::path(get, path = "/api/v1/ws", operation_id = "open_connection", tag = "channels",
     params(
         ("ticket" = Option<String>, Query, description = "A ticket of POST /api/v1/ws/tickets."),
-        ("refuse" = Option<String>, Query, description = "With `close`, a connection beyond the limit is opened and closed with the code 4100, because browsers hide the status of a refused one."),
+        ("refuse" = Option<String>, Query, description = "With `close`, a connection that is refused is opened and closed with a code, such as 4100 beyond the limit, because browsers hide the status of a refused one."),
         ("tenant" = Option<String>, Query, description = "The tenant, for operators; their own channels if absent.")),
     responses((status = 101, description = "The connection is open; its first frame is `hello`.")))]
 pub async fn open_connection(
@@ -124,7 +124,7 @@ async fn opening(
     let identity = identified(state, caller, ticket, pairs, &headers, &extensions)
         .await
         .map_err(|problem| {
-            let reason = problem.is_unauthorized().then_some(CloseReason::Credential);
+            let reason = reason_of(&problem);
             (problem, reason)
         })?;
     let Some(identity) = identity else {
@@ -143,6 +143,18 @@ async fn opening(
             let problem = Problem::new(Code::TooManyConnections, detail).retry_after(RETRY_S);
             Err((problem, Some(CloseReason::TooManyConnections)))
         }
+    }
+}
+
+/// Returns the close code that takes the place of a refusal; `None` where the request is wrong.
+fn reason_of(problem: &Problem) -> Option<CloseReason> {
+    match problem.status() {
+        StatusCode::UNAUTHORIZED => Some(CloseReason::Credential),
+        StatusCode::FORBIDDEN => Some(CloseReason::Forbidden),
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
+            Some(CloseReason::Overloaded)
+        }
+        _ => None,
     }
 }
 

@@ -228,9 +228,9 @@ impl Problem {
         self
     }
 
-    /// Returns true if a valid credential is missing.
-    pub fn is_unauthorized(&self) -> bool {
-        self.code == Code::Unauthorized
+    /// Returns the status of the answer.
+    pub fn status(&self) -> StatusCode {
+        self.code.status()
     }
 
     /// Creates the problem of a missing throttle, with the way to create it.

@@ -262,6 +262,13 @@ async fn a_valid_ticket_is_accepted_whatever_others_of_its_address_send() {
         statuses.push(refused.status);
     }
     assert_eq!(statuses, [401, 401, 429, 429]);
+    // A page, from which browsers hide the status, comes back later.
+    let path = "/api/v1/ws?refuse=close&ticket=guess";
+    let mut page = WsClient {
+        socket: open(&served.base, path, &[]).await.unwrap(),
+        hello: json!(null),
+    };
+    assert_eq!(page.closed().await, 4101);
     let rights = json!({"channels": ["orders"]});
     let mut browser = served.browser("acme", &rights).await;
     assert_eq!(browser.subscribe("orders").await["type"], "subscribed");
