@@ -5,8 +5,9 @@ use std::sync::Arc;
 use serde_json::json;
 
 use crate::cli::output::{self, say};
+use crate::governor::explain::limits::{besides_rate, by_windows};
 use crate::throttle::direct_change::{WRITTEN, is_author_unknown, is_changed_directly};
-use crate::throttle::{Name, Status, Store};
+use crate::throttle::{Name, RateLimit, Status, Store};
 
 /// Prints all throttles, with the limits of the API only if asked for.
 pub(super) async fn list(
@@ -86,7 +87,7 @@ pub(super) fn note(status: &Status) -> String {
 /// Prints one throttle with all of its knobs.
 pub(super) fn show(status: &Status) -> anyhow::Result<()> {
     say!("{:<15} {}", "throttle", status.name);
-    say!("{:<15} {}", "in force", output::rate(status.effective_rps));
+    say!("{:<15} {}", "in force", in_force(status));
     // Fields of an edit through Flyball do not tell of one in Redis after it.
     let is_outdated = |field: &str| match field {
         "at" => is_changed_directly(&status.raw),
@@ -113,6 +114,16 @@ pub(super) fn show(status: &Status) -> anyhow::Result<()> {
         say!("{:<15} {}", "note", note(status));
     }
     Ok(())
+}
+
+/// Returns the rate in force; of a throttle without one its other limits.
+fn in_force(status: &Status) -> String {
+    let (name, knobs) = (status.name.as_str(), &status.knobs);
+    let others = by_windows(name, knobs).or_else(|| besides_rate(name, knobs));
+    match (status.effective_rps, others) {
+        (RateLimit::Unlimited, Some(others)) => others,
+        (rate, _) => output::rate(rate),
+    }
 }
 
 /// Fields about the last edit of the knobs, shown behind them.

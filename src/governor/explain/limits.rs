@@ -6,7 +6,7 @@ use crate::throttle::admission::units_of;
 use crate::throttle::rolling_window::in_words;
 
 /// Returns what a throttle grants by its windows; `None` if it has none.
-pub(super) fn by_windows(name: &str, knobs: &Knobs) -> Option<String> {
+pub fn by_windows(name: &str, knobs: &Knobs) -> Option<String> {
     let (unit, key) = units_of(name);
     let of_all = in_words(&knobs.windows, unit);
     let of_keys = in_words(&knobs.key_windows, unit);
@@ -19,7 +19,7 @@ pub(super) fn by_windows(name: &str, knobs: &Knobs) -> Option<String> {
 }
 
 /// Returns the limits of a throttle without a rate and windows; `None` if it has none.
-pub(super) fn besides_rate(name: &str, knobs: &Knobs) -> Option<String> {
+pub fn besides_rate(name: &str, knobs: &Knobs) -> Option<String> {
     let of_keys = of_each_key(name, knobs).filter(|_| knobs.concurrency != Some(0));
     let limits = [of_keys, at_once(name, knobs)];
     let told: Vec<String> = limits.into_iter().flatten().collect();

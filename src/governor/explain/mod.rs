@@ -5,7 +5,7 @@
 
 pub mod cause;
 pub mod format;
-mod limits;
+pub mod limits;
 pub(in crate::governor) mod reason;
 mod terms;
 pub mod view;

@@ -33,6 +33,8 @@ async fn a_pattern_and_windows_are_set_shown_explained_and_deleted() {
         ),
         "{why}"
     );
+    let shown = shell.ok(&["throttle", "show", "notify"]).out;
+    assert!(shown.contains("in force        at most 10 tokens a second"));
     shell.refused(
         &["throttle", "set", "notify", "windows=50/sec"],
         4,
