@@ -124,6 +124,10 @@ pub struct MessageExplanation {
     pub planned_at: Option<Timestamp>,
     /// The open digest that has it.
     pub digest: Option<DigestView>,
+    /// The message in which it went, of an item whose digest has closed; absent for others, and where
+    /// the digest went as several messages.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub carried_by: Option<i64>,
     /// The gates to come; `null` once nothing can happen.
     pub forecast: Option<GateForecast>,
 }

@@ -173,6 +173,7 @@ mod tests {
             first_planned_at: None,
             planned_at: None,
             digest: None,
+            carried_by: None,
             forecast: None,
         }
     }

@@ -401,7 +401,7 @@ fn answered(schema: &str, field: &str) -> Option<Value> {
         (
             _,
             "id" | "job_id" | "worker_id" | "notification_id" | "last_job_id" | "digest_id"
-            | "duplicate_of" | "callback_job_id" | "group",
+            | "duplicate_of" | "carried_by" | "callback_job_id" | "group",
         ) => {
             json!({ "minimum": 1, "maximum": i64::MAX })
         }

@@ -9,6 +9,7 @@ mod doors;
 mod dry_run;
 mod erasing;
 mod explain;
+mod explain_items;
 mod explain_sources;
 mod failing;
 mod faults;

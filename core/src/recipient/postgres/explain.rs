@@ -10,6 +10,7 @@ use serde_json::Value;
 use sqlx::postgres::PgRow;
 use sqlx::{Row, query};
 
+use super::carriers::{carriers, told_of_carriers};
 use super::messages::load;
 use super::open_digests;
 use super::plans::{Capacity, digest_key};
@@ -44,6 +45,9 @@ left join lateral (select * from flyball.message_plan h where h.job_id = n.job_i
 left join lateral (select * from flyball.scheduled h where h.job_id = n.job_id limit 1) s on true
 left join lateral (select h.job_id from flyball.lease h where h.job_id = n.job_id limit 1) l on true
 where n.job_id = $1 and ($2::text is null or n.tenant = $2)";
+
+/// The rule of a message whose recipient was erased: nothing else ends one without a gate.
+const ERASED: &str = "its recipient was erased";
 
 /// The place of a message on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +84,8 @@ struct Recorded {
     duplicate_of: Option<i64>,
     digest: Option<DigestView>,
     digest_id: Option<i64>,
+    /// The messages in which the closed digest of an item went.
+    carriers: Vec<i64>,
 }
 
 /// The gate that holds a message, or the digest that has it.
@@ -130,10 +136,13 @@ pub async fn explain(
     capacity: Capacity<'_>,
 ) -> Result<Option<MessageExplanation>, Error> {
     let mut transaction = db.begin().await?;
-    let Some(found) = recorded(&mut transaction, job_id, tenant).await? else {
+    let Some(mut found) = recorded(&mut transaction, job_id, tenant).await? else {
         transaction.commit().await?;
         return Ok(None);
     };
+    if found.delivery == "collected" && found.digest.is_none() {
+        found.carriers = carriers(&mut transaction, job_id).await?;
+    }
     let mut forecast = match found.place {
         Place::Running => None,
         Place::Over if found.digest.is_none() => None,
@@ -175,6 +184,10 @@ fn explained(
         state: found.delivery,
         first_planned_at: found.planned_at,
         planned_at,
+        carried_by: match found.carriers[..] {
+            [one] => Some(one),
+            _ => None,
+        },
         digest: found.digest,
         forecast,
     }
@@ -260,7 +273,10 @@ fn told(id: i64, found: &Recorded, forecast: Option<&GateForecast>) -> String {
                     let then = told_of_digest(digest, forecast);
                     format!("message {id} {}{then}", sentence(plan))
                 }
-                None => format!("message {id} was an item of a digest that has closed"),
+                None => {
+                    let went = told_of_carriers(&found.carriers);
+                    format!("message {id} was an item of a digest that has closed{went}")
+                }
             }
         }
         (Some(plan @ MessagePlan::Ended { .. }), Place::Over) => {
@@ -511,6 +527,7 @@ fn record(row: &PgRow, digest: Option<DigestView>) -> Result<Recorded, sqlx::Err
         sleeps,
         duplicate_of: row.try_get("other_job")?,
         digest_id: row.try_get("digest_id")?,
+        carriers: Vec::new(),
         digest,
         delivery,
     })
@@ -535,7 +552,7 @@ pub(super) fn recorded_plan(
     };
     let rule: String = row.try_get("rule")?;
     let reason = row.try_get::<&str, _>("reason")?.parse::<UnsentReason>();
-    let gate = row.try_get::<&str, _>("gate")?.parse::<MessageGate>();
+    let gate: &str = row.try_get("gate")?;
     Ok(match state {
         "held" => Some(MessagePlan::Held {
             holds: holds(&json_or_text(row, "holds")),
@@ -554,8 +571,13 @@ pub(super) fn recorded_plan(
                 arrival: Arrival::Joins(open),
             })
         }
-        "ended" => match (gate, reason) {
+        "ended" => match (gate.parse::<MessageGate>(), reason) {
             (Ok(gate), Ok(reason)) => Some(MessagePlan::Ended { gate, reason, rule }),
+            (Err(_), Ok(reason)) if gate.is_empty() => Some(MessagePlan::Ended {
+                gate: MessageGate::Deadline,
+                reason,
+                rule: ERASED.to_owned(),
+            }),
             _ => None,
         },
         _ => Some(MessagePlan::Send),

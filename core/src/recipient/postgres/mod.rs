@@ -2,6 +2,7 @@
 //! attempts use up.
 
 mod attempts;
+mod carriers;
 mod check;
 mod claims;
 mod copy;
@@ -123,6 +124,7 @@ pub const GATE_STATEMENTS: &[(&str, &str)] = &[
     ("gates: unsent of messages", ended_slots::UNSENT),
     ("gates: forget slots", ended_slots::FORGET_SLOTS),
     ("gates: recorded", explain::RECORDED),
+    ("digests: carriers of an item", carriers::CARRIERS),
     ("gates: plans of jobs", recorded_plans::PLANS_OF_JOBS),
     ("gates: clock", check::CLOCK),
     ("gates: profile changed", rule_sources::PROFILE_CHANGED),
