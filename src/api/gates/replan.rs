@@ -10,8 +10,8 @@ use crate::api::http::fields::FieldLocation;
 use crate::api::http::operate::signed;
 use crate::api::http::problem::{Code, Problem};
 use crate::api::http::timeout::{LIST_TIMEOUT, with_timeout};
+use crate::api::notifications::suppressions::RECIPIENT_BYTES_MAX;
 use crate::api::tenants::NAME_BYTES_MAX;
-use crate::recipient::fields::GATE_FIELD_BYTES;
 use crate::recipient::service::Gates;
 
 /// The recipient's tenant, the author and the reason.
@@ -37,9 +37,9 @@ pub struct ReplannedMessages {
 }
 
 /// Lets the held messages of a recipient be planned anew, after its time zone, quiet hours or
-/// preferences have changed.
+/// preferences have changed. Messages that name an address alone are planned anew by that.
 #[utoipa::path(post, path = "/api/v1/recipients/{id}/replan", operation_id = "replan_recipient", tag = "notifications",
-    params(("id" = String, Path, description = "The id of the recipient.")), request_body = NewPlan,
+    params(("id" = String, Path, description = "The id of the recipient, or an address.")), request_body = NewPlan,
     responses((status = 200, body = ReplannedMessages)))]
 pub async fn replan(
     State(gates): State<Gates>,
@@ -47,8 +47,8 @@ pub async fn replan(
     Path(id): Path<String>,
     request: Request,
 ) -> Result<Json<ReplannedMessages>, Problem> {
-    if id.len() > GATE_FIELD_BYTES || id.contains('\0') {
-        let message = format!("must be a text of 1 to {GATE_FIELD_BYTES} bytes without NUL");
+    if id.len() > RECIPIENT_BYTES_MAX || id.contains('\0') {
+        let message = format!("must be a text of 1 to {RECIPIENT_BYTES_MAX} bytes without NUL");
         return Err(Problem::at(
             Code::InvalidPath,
             FieldLocation::Path,

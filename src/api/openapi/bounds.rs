@@ -264,7 +264,7 @@ fn parameter_of(operation: &str, place: &str, name: &str) -> Option<Value> {
             json!({ "type": "string", "maxLength": 34, "pattern": EVENT_ID_PATTERN })
         }
         ("open_connection", _, "refuse") => one_of(&connect::REFUSALS),
-        ("replan_recipient", "path", "id") => text(1..=GATE_FIELD_BYTES),
+        ("replan_recipient", "path", "id") => text(1..=RECIPIENT_BYTES_MAX),
         (_, "path", "id") => whole(1..=i64::MAX),
         // The document omits the minus behind a key of minuses or dots.
         (_, "path", "key") => text(1..=KEY_BYTES_MAX),

@@ -1,6 +1,6 @@
 //! Messages on their way through the gates, before any attempt.
 
-use flyball::jobs::{NewJob, State};
+use flyball::jobs::{Attribution, NewJob, State};
 use flyball::recipient::gate::{MessageGate, UnsentReason};
 use flyball::recipient::gates::MessagePlan;
 use jiff::Timestamp;
@@ -281,6 +281,32 @@ async fn the_first_profile_plans_anew_what_the_defaults_of_the_tenant_hold() {
     gates.profile("newbie", own).await;
     assert!(!gates.gates.plan_due().await.unwrap());
     assert_eq!(gates.fixture.state(id).await, State::Ready);
+}
+
+#[tokio::test]
+async fn what_an_address_alone_gets_is_planned_anew_by_the_address() {
+    let gates = GatesFixture::new("").await;
+    let quiet = gates.quiet_today().await;
+    sqlx::query("insert into flyball.recipient_defaults (tenant, profile) values ('', $1)")
+        .bind(json!({"quiet_hours": quiet["quiet_hours"]}))
+        .execute(gates.fixture.database.pool())
+        .await
+        .unwrap();
+    let message = json!({"to": "+15550111", "category": "billing"});
+    let (id, plan) = gates.planned(message).await;
+    assert_eq!(held(&plan).0, MessageGate::QuietHours);
+    sqlx::query("delete from flyball.recipient_defaults")
+        .execute(gates.fixture.database.pool())
+        .await
+        .unwrap();
+    let by = Attribution::default();
+    let replan = async |address: &str| gates.gates.replan("", address, &by).await.unwrap();
+    assert_eq!(replan("+15550112").await, 0);
+    assert_eq!(replan("whatsapp:+15550111").await, 1);
+    assert!(!gates.gates.plan_due().await.unwrap());
+    assert_eq!(gates.fixture.state(id).await, State::Ready);
+    let shown = "select count(*) from flyball.audit where subject like '%5550111%'";
+    assert_eq!(gates.count(shown).await, 0);
 }
 
 #[tokio::test]

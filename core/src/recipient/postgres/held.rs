@@ -9,7 +9,7 @@ use sqlx::{Row, query};
 use super::statement::query_planned_anew;
 use crate::jobs::{Attribution, COUNT_MAX, Error};
 use crate::postgres::Db;
-use crate::providers::Channel;
+use crate::providers::{Channel, Recipient};
 use crate::recipient::address::RecipientKey;
 
 // A plan that says held may be one of a message that has gone meanwhile. Postgres plans this for the
@@ -31,11 +31,13 @@ from (select h.type, h.items, h.closes_at from flyball.digest h order by h.close
 group by d.type
 order by messages desc, name";
 
+// The log shows an address as lists do, and what is longer than an id not at all.
 pub(super) const REPLAN: &str = "
 with replanned as materialized (
     select flyball.replan($1::text[]::uuid[]) as messages
 )
-select r.messages, flyball.write_audit(null, $2, 'recipient.replan', $3, null, jsonb_build_object('messages', r.messages), $4)
+select r.messages, flyball.write_audit(null, $2, 'recipient.replan',
+    case when octet_length($3::text) > 128 then '***' else flyball.shown_recipient($3) end, null, jsonb_build_object('messages', r.messages), $4)
 from replanned r";
 
 /// Held messages by gate, and items by type of digest.
@@ -97,18 +99,29 @@ fn count(row: &PgRow) -> Result<HeldCount, sqlx::Error> {
     })
 }
 
-/// Lets the held messages of a recipient be planned anew, and returns their number.
+/// Lets the held messages of a recipient be planned anew, by the id or by an address, and returns
+/// their number.
 pub async fn replan(
     db: &Db,
     tenant: &str,
     recipient: &str,
     signed: &Attribution,
 ) -> Result<i64, Error> {
-    let keys = Channel::WORDS
-        .map(|(_, channel)| RecipientKey::of_subscriber(tenant, channel, recipient).to_hex());
+    let of_channel = |channel| {
+        let person = RecipientKey::of_subscriber(tenant, channel, recipient);
+        // Messages that name no recipient are those of their address.
+        let address = Recipient::parse(channel, recipient).ok();
+        let address = address.map(|to| RecipientKey::of_address(tenant, &to));
+        std::iter::once(person).chain(address)
+    };
+    let keys = Channel::WORDS.iter();
+    let keys: Vec<String> = keys
+        .flat_map(|(_, channel)| of_channel(*channel))
+        .map(RecipientKey::to_hex)
+        .collect();
     let mut transaction = db.begin().await?;
     let row = query(REPLAN)
-        .bind(&keys[..])
+        .bind(keys)
         .bind(signed.line())
         .bind(recipient)
         .bind(&signed.why)
