@@ -246,6 +246,49 @@ async fn from_rust_a_message_exists_if_its_transaction_commits_and_a_full_queue_
 }
 
 #[tokio::test]
+async fn a_full_queue_is_refused_in_the_name_of_the_function_that_was_called() {
+    let fixture = RolesFixture::new().await;
+    fixture
+        .owner("insert into flyball.tenant_limit values ('acme', 1)")
+        .await;
+    let many =
+        r#"select flyball.notify_many('[{"pool": "mail", "channel": "email", "to": "a@b.c"}]')"#;
+    for (called, name) in [(NOTIFY, "notify"), (many, "notify_many")] {
+        let sql = format!("select flyball.as_tenant('acme', 'web'); {NOTIFY}; {called}");
+        let (code, message) = fixture.as_role("owner", &sql).await.unwrap();
+        assert_eq!(code, "53400");
+        let begin = format!("{name}: the queue of tenant");
+        assert!(message.starts_with(&begin), "{message}");
+    }
+}
+
+/// Such a transaction fails where others write what it has looked at.
+#[tokio::test]
+async fn serializable_transactions_that_send_at_the_same_time_do_not_fail_each_other() {
+    let fixture = RolesFixture::new().await;
+    fixture
+        .owner("insert into flyball.tenant_limit values ('acme', 10000)")
+        .await;
+    let gated = NOTIFY.replace("\"body\"", "\"category\": \"billing\", \"body\"");
+    let pool = fixture.pool();
+    let (mut one, mut other) = (pool.begin().await.unwrap(), pool.begin().await.unwrap());
+    for transaction in [&mut one, &mut other] {
+        for statement in [
+            "set transaction isolation level serializable",
+            "select flyball.as_tenant('acme', 'web')",
+            &gated,
+        ] {
+            sqlx::query(AssertSqlSafe(statement.to_owned()))
+                .execute(&mut **transaction)
+                .await
+                .unwrap();
+        }
+    }
+    one.commit().await.unwrap();
+    other.commit().await.unwrap();
+}
+
+#[tokio::test]
 async fn a_long_queue_that_is_not_counted_each_time_is_full_at_its_limit() {
     let fixture = RolesFixture::new().await;
     fixture
