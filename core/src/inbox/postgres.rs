@@ -259,18 +259,21 @@ async fn deliver(db: &Db, items: &[NewInboxMessage]) -> Vec<Result<InboxDelivery
     fates
 }
 
-/// Writes messages in one transaction; returns the fate of each.
+/// Writes messages in one transaction, in the order in which they were sent, whichever attempt was
+/// faster; returns the fate of each.
 async fn delivered(
     db: &Db,
     items: &[NewInboxMessage],
     waits: bool,
 ) -> Result<Vec<Result<InboxDelivery, Error>>, Error> {
-    let jobs: Vec<i64> = items.iter().map(|one| one.job_id).collect();
-    let recipients: Vec<&str> = items.iter().map(|one| one.recipient.as_str()).collect();
-    let subjects: Vec<Option<&str>> = items.iter().map(|one| one.subject.as_deref()).collect();
-    let bodies: Vec<&str> = items.iter().map(|one| one.body.as_str()).collect();
+    let mut sent: Vec<&NewInboxMessage> = items.iter().collect();
+    sent.sort_by_key(|one| one.job_id);
+    let jobs: Vec<i64> = sent.iter().map(|one| one.job_id).collect();
+    let recipients: Vec<&str> = sent.iter().map(|one| one.recipient.as_str()).collect();
+    let subjects: Vec<Option<&str>> = sent.iter().map(|one| one.subject.as_deref()).collect();
+    let bodies: Vec<&str> = sent.iter().map(|one| one.body.as_str()).collect();
     let rows = sqlx::query(DELIVER)
-        .bind(&jobs)
+        .bind(jobs)
         .bind(recipients)
         .bind(subjects)
         .bind(bodies)
@@ -281,11 +284,11 @@ async fn delivered(
     for row in &rows {
         kept.insert(row.try_get("job_id")?, row.try_get("kept")?);
     }
-    let fate = |job: &i64| match kept.get(job) {
+    let fate = |one: &NewInboxMessage| match kept.get(&one.job_id) {
         Some(Some(true)) => Ok(InboxDelivery::Kept),
         Some(Some(false)) => Ok(InboxDelivery::Full),
         Some(None) => Ok(InboxDelivery::Locked),
         None => Err(Error::Lost("the job of the message is gone".to_owned())),
     };
-    Ok(jobs.iter().map(fate).collect())
+    Ok(items.iter().map(fate).collect())
 }

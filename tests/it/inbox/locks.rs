@@ -57,6 +57,26 @@ async fn a_locked_inbox_delays_the_messages_of_no_other() {
     }
 }
 
+/// On one thread both go in one transaction.
+#[tokio::test]
+async fn messages_that_are_written_together_are_in_the_order_in_which_they_were_sent() {
+    let (database, mut ids) = with_jobs(2).await;
+    ids.sort_unstable();
+    let inbox = Inbox::new(database.pool());
+    let (second, first) = tokio::join!(
+        inbox.deliver(message(ids[1], "ada", "second")),
+        inbox.deliver(message(ids[0], "ada", "first")),
+    );
+    let kept = InboxDelivery::Kept;
+    assert_eq!((first.unwrap(), second.unwrap()), (kept, kept));
+    let texts: Vec<String> =
+        sqlx::query_scalar("select body from flyball.inbox_message order by id")
+            .fetch_all(database.pool())
+            .await
+            .unwrap();
+    assert_eq!(texts, ["first", "second"]);
+}
+
 /// On one thread all three go in one transaction.
 #[tokio::test]
 async fn a_message_that_cannot_be_written_fails_alone() {
