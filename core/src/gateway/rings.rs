@@ -2,10 +2,12 @@
 //! their limit.
 //!
 //! Every role of the database may send one, so a ring is a hint and no more: of messages the
-//! gateway reads the history, and of limits the table that only collectors write.
+//! gateway reads the history, of limits the table that only collectors write, and of erased inboxes
+//! whether they are gone.
 
 use std::time::Duration;
 
+use super::channel_name::ChannelName;
 use super::postgres;
 use super::service::Gateway;
 use super::tenant_mark::TenantMark;
@@ -13,6 +15,9 @@ use crate::jobs::Error;
 
 /// The time after a collector has told of a limit in which a ring about it is believed.
 const BELIEVED_FOR: Duration = Duration::from_secs(3);
+
+/// The most erased inboxes that are noted at once.
+const ERASED_MAX: usize = 100;
 
 impl Gateway {
     /// Takes the notification of a publication. That of a tenant at its limit waits for the steps in
@@ -24,8 +29,12 @@ impl Gateway {
         }
     }
 
-    /// Takes a ring: an empty one tells of messages, another one of a tenant at its limit.
+    /// Takes a ring: an empty one tells of messages, another one of an inbox that was erased, or of a
+    /// tenant at its limit.
     pub(super) fn hear(&self, payload: &str) {
+        if let Some(mark) = payload.strip_prefix("erased ") {
+            return self.hear_erased(mark);
+        }
         let limited = payload
             .split_once(' ')
             .and_then(|(wait_ms, tenant)| Some((wait_ms.parse().ok()?, tenant)));
@@ -37,6 +46,33 @@ impl Gateway {
             self.heard.lock().insert(tenant.to_owned(), wait);
             self.has_heard.notify_one();
         }
+    }
+
+    fn hear_erased(&self, mark: &str) {
+        let mut erased = self.erased.lock();
+        if let Some(mark) = TenantMark::parse(mark).filter(|_| erased.len() < ERASED_MAX) {
+            erased.push(mark);
+            self.has_heard.notify_one();
+        }
+    }
+
+    /// Tells the connections that read erased inboxes to list them again. Nothing is published,
+    /// because that would keep the name of the recipient.
+    pub(super) async fn tell_erased(&self) -> Result<(), Error> {
+        let marks = std::mem::take(&mut *self.erased.lock());
+        if marks.is_empty() {
+            return Ok(());
+        }
+        let mut inboxes = self.hub.inboxes();
+        inboxes.retain(|(tenant, channel)| {
+            let mark = TenantMark::of(&format!("{tenant}\u{1f}{channel}"));
+            marks.contains(&mark)
+        });
+        for (tenant, recipient) in postgres::gone_inboxes(&self.db, &inboxes).await? {
+            self.hub
+                .tell_gap(&tenant, &ChannelName::of_inbox(&recipient));
+        }
+        Ok(())
     }
 
     /// Warns the connections of tenants of whose limits a collector has told.

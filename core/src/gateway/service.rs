@@ -112,7 +112,9 @@ pub struct Gateway {
     pub(super) rates: Arc<Mutex<TenantRates>>,
     /// The waits of tenants of whose limits rings have told, until they are confirmed.
     pub(super) heard: Arc<Mutex<HashMap<String, Duration>>>,
-    /// Tells of the first of them.
+    /// The marks of inboxes of whose end rings have told.
+    pub(super) erased: Arc<Mutex<Vec<TenantMark>>>,
+    /// Tells of the first of either.
     pub(super) has_heard: Arc<Notify>,
     pub(super) older: Arc<OlderCollectors>,
     /// The windows that hold while the store of throttles is away.
@@ -172,6 +174,7 @@ impl Gateway {
             collecting: Arc::default(),
             rates: Arc::default(),
             heard: Arc::default(),
+            erased: Arc::default(),
             has_heard: Arc::default(),
             own_windows: Arc::default(),
             publishes,
@@ -361,7 +364,10 @@ impl Gateway {
             cancel.clone(),
             || {
                 let gateway = self.clone();
-                async move { gateway.tell_limits().await }
+                async move {
+                    gateway.tell_erased().await?;
+                    gateway.tell_limits().await
+                }
             },
         );
         let reported = self.counts.clone().run(cancel.clone());

@@ -224,6 +224,8 @@ async fn erasing_a_recipient_erases_its_inbox_and_what_its_channel_keeps() {
         .ask("acme", Method::DELETE, "/api/v1/recipients/ada", None)
         .await;
     assert_eq!((status, &erased["inbox"]), (200, &json!(2)));
+    let told = device.next_of("gap").await;
+    assert_eq!(told["channel"], "$inbox/ada");
     let kept = "select (select count(*) from flyball.inbox_message where recipient = 'ada')
         + (select count(*) from flyball.channel_message where channel = '$inbox/ada')
         + (select count(*) from flyball.publication where channel = '$inbox/ada')

@@ -19,7 +19,8 @@ pub use renewal::{FoundEnd, ReadMark, history_end, last_mark, renew_channels};
 pub use tickets::{issue_ticket, take_tickets};
 pub use upkeep::{ChannelPlace, GatewayBacklog, forget, gateway_backlog, prune};
 pub use usage::{
-    ChannelUsage, ConnectionReport, channel_usage, limited_tenants, report_connections,
+    ChannelUsage, ConnectionReport, channel_usage, gone_inboxes, limited_tenants,
+    report_connections,
 };
 
 /// The statements of this folder, for the test that prepares each.
@@ -38,6 +39,7 @@ pub const GATEWAY_STATEMENTS: &[(&str, &str)] = &[
     ("tickets: issue", tickets::ISSUE),
     ("tickets: take", tickets::TAKE),
     ("channels: limited", usage::LIMITED),
+    ("channels: inboxes that are gone", usage::GONE_INBOXES),
     ("channels: report", usage::REPORT),
     ("channels: usage", usage::LIST),
     ("channels: any", upkeep::NEEDS_UPKEEP),

@@ -1,17 +1,25 @@
 //! The use of channels by each tenant: messages, limits reached, open connections.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use jiff_sqlx::Timestamp as SqlTimestamp;
 use sqlx::{Row, query};
 
+use crate::gateway::channel_name::ChannelName;
 use crate::jobs::Error;
 use crate::postgres::Db;
 
 /// Reads what collectors write in the transaction that rings.
 pub(super) const LIMITED: &str = "
 select u.tenant from flyball.channel_usage u where u.tenant = any($1) and u.limited_at > now() - make_interval(secs => $2)";
+
+/// Finds those of these inboxes that hold nothing.
+pub(super) const GONE_INBOXES: &str = "
+select i.tenant, i.recipient
+from unnest($1::text[], $2::text[]) as i(tenant, recipient)
+where not exists (select from flyball.inbox_count c where c.tenant = i.tenant and c.recipient = i.recipient offset 0)";
 
 pub(super) const REPORT: &str = "
 insert into flyball.gateway_report as r (tenant, process, connections, warnings, reported_at)
@@ -90,6 +98,25 @@ pub async fn limited_tenants(
         .fetch_all(db)
         .await?;
     rows.iter().map(|row| Ok(row.try_get("tenant")?)).collect()
+}
+
+/// Returns those of these channels of inboxes whose inbox holds nothing: tenant and recipient.
+pub async fn gone_inboxes(
+    db: &Db,
+    inboxes: &[(Arc<str>, ChannelName)],
+) -> Result<Vec<(String, String)>, Error> {
+    if inboxes.is_empty() {
+        return Ok(Vec::new());
+    }
+    let tenants: Vec<&str> = inboxes.iter().map(|(tenant, _)| &**tenant).collect();
+    let recipients = inboxes.iter().map(|(_, channel)| channel.recipient());
+    let recipients: Vec<&str> = recipients.map(Option::unwrap_or_default).collect();
+    let found = query(GONE_INBOXES).bind(tenants).bind(recipients);
+    let rows = found.fetch_all(db).await?;
+    let pairs = rows.iter();
+    pairs
+        .map(|row| Ok((row.try_get("tenant")?, row.try_get("recipient")?)))
+        .collect()
 }
 
 /// Returns the use by tenants, by name: one, or up to `most` after a name. The operators come last.
