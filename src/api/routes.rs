@@ -16,8 +16,10 @@ use utoipa::openapi::path::{Operation, ParameterIn};
 use super::deps::ApiState;
 use super::http::query;
 
-/// The route whose URL is given to a provider, which may add parameters of its own.
-const PROVIDER_EVENTS: &str = "/api/v1/provider-events/";
+/// The routes that take any query: a provider may add parameters of its own to the URL that it was
+/// given, and a proxy may pass on the query of the request that it asks about. Proxies let a request
+/// through, unlimited, where the answer is an error.
+const ANY_QUERY: [&str; 2] = ["/api/v1/provider-events/", "/api/v1/check"];
 
 /// A handler of any arguments.
 #[derive(Clone)]
@@ -33,7 +35,7 @@ impl AnyHandler {
     {
         let any_query = takes_query(operation)
             || !path.starts_with("/api/")
-            || path.starts_with(PROVIDER_EVENTS);
+            || ANY_QUERY.iter().any(|begin| path.starts_with(begin));
         Self(Arc::new(move |request: Request, state| {
             if !any_query && let Err(problem) = query::none(request.uri()) {
                 return Box::pin(future::ready(problem.into_response()));
