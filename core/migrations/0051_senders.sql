@@ -1,4 +1,4 @@
--- Chapter 53: a refusal names the function that was called, and serializable transactions that send messages or mark
+-- Chapter 51: a refusal names the function that was called, and serializable transactions that send messages or mark
 -- them do not fail each other.
 --
 -- flyball.notify sends by flyball.enqueue_many, which its caller has not called. The name is looked up when something is

@@ -1,4 +1,4 @@
--- Chapter 54: open devices of an erased recipient are told to list its inbox again.
+-- Chapter 52: open devices of an erased recipient are told to list its inbox again.
 --
 -- A publication would keep the name of the recipient, so the gateways are told by a notification with a mark, as in 0049.
 
