@@ -1,4 +1,4 @@
-//! Requests for an inbox: a page, or a mark. All doors read them here.
+//! Requests for an inbox: a page, or a mark. All interfaces read them here.
 
 use jiff::Timestamp;
 use serde_json::Value;

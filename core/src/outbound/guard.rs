@@ -2,7 +2,7 @@
 //! address.
 //!
 //! The user who enqueues a job chooses its URL. Without a guard that user could read a cloud's
-//! metadata or talk to the database next door with this process's network. Names are judged by the
+//! metadata or connect to the database beside this process. Names are judged by the
 //! addresses that are really connected to, so a name that resolves differently the second time
 //! gains nothing.
 

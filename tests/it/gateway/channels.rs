@@ -1,4 +1,4 @@
-//! Publishing by every door, subscribing, and the walls between tenants.
+//! Publishing by every interface, subscribing, and the walls between tenants.
 
 use flyball::Client;
 use flyball::api::{ClaimRules, JwksSource, JwtAuth, JwtRules, SigningAlgorithm};
@@ -13,7 +13,7 @@ use crate::api::issuer::{Signer, claims, rules};
 use crate::support::eventually;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_reaches_its_subscribers_by_every_door_and_in_order() {
+async fn a_message_reaches_its_subscribers_by_every_interface_and_in_order() {
     let served = GatewayServer::start().await;
     let (mut reader, mut writer) = (
         served.client("acme-reader").await,

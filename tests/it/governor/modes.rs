@@ -59,7 +59,7 @@ fn near(what: &str, before: f64, after: f64) {
 }
 
 /// Makes every change of mode, by edits through an interface or with redis-cli.
-async fn every_way(by_a_door: bool) {
+async fn every_way(by_the_program: bool) {
     let ways: BTreeSet<_> = WAYS.windows(2).map(|way| (way[0], way[1])).collect();
     assert!(
         ways.len() == 12 && ways.iter().all(|(from, to)| from != to),
@@ -70,7 +70,7 @@ async fn every_way(by_a_door: bool) {
     for way in WAYS.windows(2) {
         let (what, mode) = (way.join(" to "), way[1]);
         let before = rig.rps().await;
-        if by_a_door {
+        if by_the_program {
             rig.turns(&[("mode", json!(mode))], "ann", "a try").await;
         } else {
             rig.store.write_raw(&rig.name, "mode", mode);
@@ -109,7 +109,7 @@ async fn every_way(by_a_door: bool) {
 }
 
 #[tokio::test]
-async fn every_change_of_mode_through_a_door_is_without_a_jump() {
+async fn every_change_of_mode_through_the_program_is_without_a_jump() {
     every_way(true).await;
 }
 

@@ -1,10 +1,11 @@
-//! The inbox: every door, devices at the same time, walls between recipients, and its upkeep.
+//! The inbox: every interface, devices at the same time, walls between recipients, and its
+//! maintenance.
 
 mod devices;
-mod doors;
 mod fixture;
+mod interfaces;
 mod locks;
+mod maintenance;
 mod marks;
 mod sending;
-mod upkeep;
 mod walls;

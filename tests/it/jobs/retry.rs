@@ -152,18 +152,18 @@ async fn waits_out_of_range_are_refused_with_every_fault_and_nothing_is_enqueued
             "retry: delay_s is \"5\"; allowed are",
         ),
     ] {
-        let doors = [
+        let statements = [
             "select 1 from flyball.enqueue('http', retry => $1::jsonb)",
             "select 1 from flyball.enqueue_many(jsonb_build_array(jsonb_build_object('kind', 'http', 'retry', $1::jsonb)))",
             "select 1 from flyball.schedule('s', '@daily', 'http', retry => $1::jsonb)",
         ];
-        for door in doors {
-            let error = sqlx::query(door)
+        for statement in statements {
+            let error = sqlx::query(statement)
                 .bind(waits)
                 .execute(database.pool())
                 .await
                 .unwrap_err();
-            assert!(error.to_string().contains(words), "{door}: {error}");
+            assert!(error.to_string().contains(words), "{statement}: {error}");
         }
     }
     let wrong: NewJob = http().retry(JobRetry::every(Duration::ZERO));

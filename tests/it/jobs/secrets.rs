@@ -1,4 +1,4 @@
-//! Secret arguments at the doors of the queue, of groups and of schedules.
+//! Secret arguments at the interfaces of the queue, of groups and of schedules.
 
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ fn refused(error: Error) -> (String, String) {
 }
 
 #[tokio::test]
-async fn no_door_of_a_program_stores_a_secret_in_plain() {
+async fn no_interface_of_a_program_stores_a_secret_in_plain() {
     let (_database, queue) = keyed().await;
     let bare = Queue::new(queue.pool.clone());
     let (field, message) = refused(bare.enqueue(&[charge()]).await.unwrap_err());

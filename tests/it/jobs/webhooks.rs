@@ -369,20 +369,20 @@ async fn who_may_not_enqueue_requests_gets_none_by_a_webhook_and_a_tenants_call_
             fixture.role("web")
         ))
         .await;
-    let doors = [
+    let statements = [
         "select flyball.enqueue('own', on_dead => 'https://example.com/')",
         r#"select flyball.enqueue_many('[{"kind": "own", "on_complete": "https://example.com/"}]')"#,
         r#"select flyball.create_group('{"kind": "own", "on_complete": "https://example.com/"}')"#,
         r#"select flyball.create_group(jobs => '[{"kind": "own", "on_dead": "https://example.com/"}]')"#,
     ];
-    for door in doors {
-        assert_eq!(fixture.as_role("web", door).await, None, "{door}");
+    for statement in statements {
+        assert_eq!(fixture.as_role("web", statement).await, None, "{statement}");
     }
     fixture
         .owner("update flyball.kind set public = false where name = 'http'")
         .await;
-    for door in doors {
-        let (code, message) = fixture.as_role("web", door).await.unwrap();
+    for statement in statements {
+        let (code, message) = fixture.as_role("web", statement).await.unwrap();
         assert_eq!(code, "42501", "{message}");
         assert!(
             message.contains("is called by a job of the kind http, which role"),

@@ -57,7 +57,7 @@ async fn dead(fixture: &ProcessFixture, id: i64) -> String {
 }
 
 #[tokio::test]
-async fn a_tenant_signs_with_no_secret_of_another_at_any_door() {
+async fn a_tenant_signs_with_no_secret_of_another_by_any_interface() {
     let fixture = ProcessFixture::new("rps = -1").await;
     let server = Server::start().await;
     fixture.settings_file(TOKENS);

@@ -161,17 +161,17 @@ async fn a_list_that_an_attempt_has_locked_is_not_pruned() {
     let takes = "update flyball.cap set sent = array[extract(epoch from now())::int - 1577836800]";
     sqlx::query(takes).execute(&mut *attempt).await.unwrap();
 
-    let mut upkeep = pool.begin().await.unwrap();
+    let mut maintenance = pool.begin().await.unwrap();
     sqlx::raw_sql("set local lock_timeout = '1s'")
-        .execute(&mut *upkeep)
+        .execute(&mut *maintenance)
         .await
         .unwrap();
     let prune = "select sum(flyball.prune_recipients(part, 1, 1))::bigint from generate_series(0, 15) as part";
     let pruned: i64 = sqlx::query_scalar(prune)
-        .fetch_one(&mut *upkeep)
+        .fetch_one(&mut *maintenance)
         .await
         .unwrap();
-    upkeep.commit().await.unwrap();
+    maintenance.commit().await.unwrap();
     attempt.commit().await.unwrap();
 
     assert_eq!(pruned, 0);

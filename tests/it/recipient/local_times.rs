@@ -35,7 +35,7 @@ fn lives_in(zone: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_message_waits_for_the_clock_of_its_recipient_by_every_door() {
+async fn a_message_waits_for_the_clock_of_its_recipient_by_every_interface() {
     let gates = GatesFixture::new("").await;
     gates.profile("ada", lives_in("Asia/Kathmandu")).await;
     let now = gates.now().await;

@@ -312,7 +312,7 @@ async fn messages_are_planned_whatever_advisory_locks_strangers_keep() {
     }
 }
 
-/// The door that accepted a message answers with the plan of whoever was faster.
+/// The request that accepted a message answers with the plan of whoever was faster.
 #[tokio::test]
 async fn the_plans_of_other_planners_are_read_once_they_are_committed() {
     let gates = GatesFixture::new("").await;

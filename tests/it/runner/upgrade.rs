@@ -14,7 +14,7 @@ use crate::support::{PROGRAM, eventually, skip};
 /// Names the program of the version before.
 const OLDER: &str = "FLYBALL_OLDER_PROGRAM";
 
-/// Jobs that each of the doors enqueues in each round.
+/// Jobs that each of the interfaces enqueues in each round.
 const JOBS: usize = 25;
 const ROUNDS: usize = 4;
 

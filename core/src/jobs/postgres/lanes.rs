@@ -112,8 +112,8 @@ left join lateral (
 /// The longest wait for a lane that somebody else adds to the directory and has not committed.
 const ADOPT_WITHIN: Duration = Duration::from_millis(50);
 
-// A name that the index of lanes cannot hold is left out, or it would fail all others. No door lets
-// one in.
+// A name that the index of lanes cannot hold is left out, or it would fail all others. No interface
+// accepts one.
 pub(super) const ADOPT: &str = "
 insert into flyball.lane (lane_id, throttle, key)
 select * from unnest($1::bigint[], $2::text[], $3::text[]) as a(lane_id, throttle, key)

@@ -174,7 +174,7 @@ pub fn nonce() -> [u8; NONCE_BYTES] {
     rand::random()
 }
 
-/// Refuses jobs with a secret value that is not encrypted: no door stores one.
+/// Refuses jobs with a secret value that is not encrypted: no interface stores one.
 pub(super) fn refuse_plain(jobs: &[NewJob]) -> Result<(), Error> {
     for (index, job) in jobs.iter().enumerate() {
         if let Some(at) = secret::first_plain(&job.args) {

@@ -393,7 +393,7 @@ impl Handler for NotificationHandler {
     }
 
     fn prepare(&self, args: &Value) -> Result<PreparedJob<'_>, Vec<Issue>> {
-        // Every door of messages passes here, also those that store no job at once.
+        // The messages of every interface pass here, also those for which no job is stored at once.
         if let Some(issue) = secret::not_encryptable_in(args, KIND) {
             return Err(vec![issue]);
         }

@@ -203,7 +203,7 @@ async fn version_2_is_believed_and_its_certificate_is_fetched_once() {
 }
 
 #[tokio::test]
-async fn a_subscription_is_confirmed_by_the_door_once_its_signature_fits() {
+async fn a_subscription_is_confirmed_by_the_endpoint_once_its_signature_fits() {
     let amazon = Amazon::start().await;
     let url = format!("{}/?Action=ConfirmSubscription", amazon.base);
     let request = |kind: &'static str, url: &str| {
@@ -214,7 +214,7 @@ async fn a_subscription_is_confirmed_by_the_door_once_its_signature_fits() {
             ("SubscribeURL", url),
         ])
     };
-    let through_the_door = async |envelope: &Value| {
+    let received = async |envelope: &Value| {
         let (body, headers) = (envelope.to_string(), BTreeMap::new());
         let posted = WebhookRequest {
             url: "",
@@ -227,27 +227,27 @@ async fn a_subscription_is_confirmed_by_the_door_once_its_signature_fits() {
     let mut forged = request("SubscriptionConfirmation", &url);
     forged["Token"] = "u".into();
     assert!(matches!(
-        through_the_door(&forged).await,
+        received(&forged).await,
         Err(RejectedWebhook::Signature(_))
     ));
     let elsewhere = request("SubscriptionConfirmation", "https://evil.example/");
     assert!(matches!(
-        through_the_door(&elsewhere).await,
+        received(&elsewhere).await,
         Err(RejectedWebhook::Signature(_))
     ));
     assert_eq!(
-        through_the_door(&request("UnsubscribeConfirmation", &url)).await,
+        received(&request("UnsubscribeConfirmation", &url)).await,
         Ok(vec![])
     );
     assert_eq!(amazon.confirmed.load(Ordering::SeqCst), 0);
     assert_eq!(
-        through_the_door(&request("SubscriptionConfirmation", &url)).await,
+        received(&request("SubscriptionConfirmation", &url)).await,
         Ok(vec![])
     );
     assert_eq!(amazon.confirmed.load(Ordering::SeqCst), 1);
     let gone = request("SubscriptionConfirmation", &format!("{}/gone", amazon.base));
     assert!(matches!(
-        through_the_door(&gone).await,
+        received(&gone).await,
         Err(RejectedWebhook::Unreadable(_))
     ));
 }

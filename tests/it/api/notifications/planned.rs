@@ -328,8 +328,8 @@ async fn a_cancelled_batch_leaves_no_item_in_a_digest() {
     assert_eq!(served.count(went).await, 2);
 }
 
-/// Messages that a planner in the background plans before the door does are told, and counted, as
-/// those that the door plans.
+/// Messages that a planner in the background plans before the request does are reported, and
+/// counted, as those that the request plans.
 #[tokio::test]
 async fn the_answer_is_the_same_whoever_plans_the_message() {
     let served = admission_server(TenantLimits::default()).await;

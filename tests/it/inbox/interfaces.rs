@@ -6,7 +6,7 @@ use serde_json::json;
 use super::fixture::{InboxFixture, counts, field};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_sent_by_any_door_is_kept_and_told_to_the_device() {
+async fn a_message_sent_by_any_interface_is_kept_and_published_to_the_device() {
     let inbox = InboxFixture::start().await;
     let mut device = inbox.device("acme", "ada").await;
     let id = inbox
@@ -28,7 +28,7 @@ async fn a_message_sent_by_any_door_is_kept_and_told_to_the_device() {
     assert_eq!(counts(&second["data"]), (2, 2));
 
     let messages = inbox.inbox("acme", "ada", 2).await;
-    assert_eq!(messages[1], data["message"], "the same by both doors");
+    assert_eq!(messages[1], data["message"], "the same by both interfaces");
     let first = json!({
         "id": messages[1]["id"], "notification_id": id, "category": "product", "template_id": "comment", "actor": "bob",
         "subject": "New comment", "body": "Bob answered", "data": {"url": "/posts/7"}, "state": "unseen",
@@ -116,7 +116,7 @@ async fn pages_are_read_by_cursor_state_and_category() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn marks_move_states_and_counts_the_same_by_every_door() {
+async fn marks_move_states_and_counts_the_same_by_every_interface() {
     let inbox = InboxFixture::start().await;
     for _ in 0..4 {
         inbox.send("acme", "ada", json!({})).await;
@@ -203,7 +203,7 @@ async fn marks_move_states_and_counts_the_same_by_every_door() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_wrong_is_named_by_every_door_and_changes_nothing() {
+async fn what_is_wrong_is_named_by_every_interface_and_changes_nothing() {
     let inbox = InboxFixture::start().await;
     inbox.send("acme", "ada", json!({})).await;
     inbox.inbox("acme", "ada", 1).await;

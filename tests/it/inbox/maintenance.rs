@@ -126,7 +126,7 @@ async fn counts_are_exact_whatever_happens_at_the_same_time() {
             inbox.mark("", &recipient, &asked, 1000).await.unwrap();
         }
     };
-    let upkeep = async {
+    let maintenance = async {
         for n in 0..30 {
             // Whatever changes messages locks the counts of their inboxes first.
             let old = format!(
@@ -145,7 +145,7 @@ async fn counts_are_exact_whatever_happens_at_the_same_time() {
             }
         }
     };
-    tokio::join!(write(0), write(1), write(2), write(3), mark, upkeep);
+    tokio::join!(write(0), write(1), write(2), write(3), mark, maintenance);
     let differences: i64 = sqlx::query_scalar(
         "select count(*) from flyball.inbox_count c
          full join (
