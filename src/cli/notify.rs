@@ -36,7 +36,7 @@ pub(super) struct Args {
     /// The address; may be left out with --recipient if the profile has one for the channel
     #[arg(required_unless_present = "recipient")]
     to: Option<String>,
-    /// The id of the recipient whose profile the gates look at
+    /// The id of the recipient whose profile the gates use
     #[arg(long, value_name = "ID")]
     recipient: Option<String>,
     /// The text
@@ -48,7 +48,7 @@ pub(super) struct Args {
     /// The priority: critical, high, normal or low; normal by default
     #[arg(long)]
     priority: Option<String>,
-    /// The pool that sends it; by default the one that carries the channel
+    /// The pool that sends it; by default the first one that has the channel
     #[arg(long)]
     pool: Option<String>,
     /// The tenant that sends it, within its limits; by default none

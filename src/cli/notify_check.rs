@@ -27,7 +27,7 @@ pub(super) struct Args {
     /// The category of the message; transactional by default
     #[arg(long)]
     category: Option<String>,
-    /// The person or thing whose doing the message reports, for its caps
+    /// The person or thing whose action the message reports, for its caps
     #[arg(long)]
     actor: Option<String>,
     /// The template, for preferences and digests

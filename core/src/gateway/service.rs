@@ -65,7 +65,7 @@ pub const PAGE_MAX: i64 = 64;
 /// The bytes of data after which a page of the history ends.
 const PAGE_BYTES: usize = 256 * 1024;
 
-/// The time between two steps of upkeep.
+/// The time between two steps of maintenance.
 const PRUNE_EVERY: Duration = Duration::from_secs(2);
 
 /// The time between two reports of open connections.
@@ -74,7 +74,7 @@ const REPORT_EVERY: Duration = Duration::from_secs(5);
 /// The time between two looks for limits that were told, which nothing but a ring makes due.
 const UNTOLD_EVERY: Duration = Duration::from_secs(60);
 
-/// The time between two steps of upkeep while there is nothing to keep up.
+/// The time between two steps of maintenance while there is nothing to do.
 const UNUSED_PRUNE_EVERY: Duration = Duration::from_secs(20);
 
 /// Messages deleted in one step.
@@ -460,7 +460,7 @@ impl Gateway {
     async fn prune_round(&self, place: &Mutex<ChannelPlace>) -> Result<(), Error> {
         let backlog = postgres::gateway_backlog(&self.db).await?;
         self.metrics.oldest_publication(backlog.oldest_s);
-        if !backlog.needs_upkeep {
+        if !backlog.needs_maintenance {
             tokio::time::sleep(UNUSED_PRUNE_EVERY - PRUNE_EVERY).await;
             return Ok(());
         }

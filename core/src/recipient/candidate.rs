@@ -41,7 +41,7 @@ pub struct Candidate<'a> {
     /// The address; `None` if the recipient has none on the channel.
     pub to: Option<&'a Recipient>,
     pub recipient: RecipientKey,
-    /// The person or thing whose doing the message reports.
+    /// The person or thing whose action the message reports.
     pub actor: Option<&'a str>,
     /// The type of digest that the sender names.
     pub digest: Option<&'a str>,

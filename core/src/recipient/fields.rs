@@ -59,7 +59,7 @@ pub struct GateFields {
     pub recipient: Option<String>,
     /// The name of the template, for preferences, dedup and digests.
     pub template_id: Option<String>,
-    /// The person or thing whose doing the message reports.
+    /// The person or thing whose action the message reports.
     pub actor: Option<String>,
     /// The type of digest that collects the message.
     pub digest: Option<String>,

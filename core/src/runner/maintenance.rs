@@ -1,4 +1,4 @@
-//! Upkeep that some worker does for all: promotes due jobs, rescues lost ones, and maintains the
+//! Maintenance that one worker does for all: promotes due jobs, rescues lost ones, and maintains the
 //! tables.
 
 use std::sync::Arc;

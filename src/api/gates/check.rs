@@ -23,7 +23,7 @@ use crate::recipient::service::Gates;
         ("to" = Option<String>, Query, description = "The address; needed without `recipient`."),
         ("recipient" = Option<String>, Query, description = "The id of the recipient; needed without `to`."),
         ("category" = Option<String>, Query, description = "The category of the message; `transactional` if absent."),
-        ("actor" = Option<String>, Query, description = "The person or thing whose doing the message reports, for its caps."),
+        ("actor" = Option<String>, Query, description = "The person or thing whose action the message reports, for its caps."),
         ("template_id" = Option<String>, Query, description = "The template, for preferences and digests."),
         ("tenant" = Option<String>, Query, description = "The tenant whose recipient it is, for operators; empty for their own.")),
     responses((status = 200, body = RecipientCheck)))]

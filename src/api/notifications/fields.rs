@@ -43,7 +43,7 @@ pub struct MessageFields {
     recipient: Option<String>,
     /// The name of the template, for preferences, dedup and digests.
     template_id: Option<String>,
-    /// The person or thing whose doing the message reports.
+    /// The person or thing whose action the message reports.
     actor: Option<String>,
     /// The type of digest that collects the message.
     digest: Option<String>,

@@ -207,15 +207,18 @@ async fn the_age_of_the_oldest_message_that_waits_is_known() {
     let fixture = Fixture::new().await;
     let queue = &fixture.queue;
     let found = gateway_backlog(&queue.pool).await.unwrap();
-    assert_eq!((found.needs_upkeep, found.oldest_s), (false, 0.0));
+    assert_eq!((found.needs_maintenance, found.oldest_s), (false, 0.0));
     let insert = "insert into flyball.publication (tenant, channel, data, created_at) \
          values ('acme', 'orders', '1', now() - interval '90 s'), ('late', 'orders', '1', now())";
     sqlx::query(insert).execute(&queue.pool).await.unwrap();
     let found = gateway_backlog(&queue.pool).await.unwrap();
-    assert!(!found.needs_upkeep && found.oldest_s >= 90.0, "{found:?}");
+    assert!(
+        !found.needs_maintenance && found.oldest_s >= 90.0,
+        "{found:?}"
+    );
     collect_all(queue, 10).await;
     let found = gateway_backlog(&queue.pool).await.unwrap();
-    assert_eq!((found.needs_upkeep, found.oldest_s), (true, 0.0));
+    assert_eq!((found.needs_maintenance, found.oldest_s), (true, 0.0));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,10 +3,10 @@
 mod collect;
 mod history;
 mod lock;
+mod maintenance;
 mod publish;
 mod renewal;
 mod tickets;
-mod upkeep;
 mod usage;
 
 pub use collect::{
@@ -14,10 +14,10 @@ pub use collect::{
 };
 pub use history::{ChannelPosition, HistoryPage, StoredMessage, after, last_seq, pages, positions};
 pub use lock::OlderCollectors;
+pub use maintenance::{ChannelPlace, GatewayBacklog, forget, gateway_backlog, prune};
 pub use publish::{NewPublication, Published, publish};
 pub use renewal::{FoundEnd, ReadMark, history_end, last_mark, renew_channels};
 pub use tickets::{issue_ticket, take_tickets};
-pub use upkeep::{ChannelPlace, GatewayBacklog, forget, gateway_backlog, prune};
 pub use usage::{
     ChannelUsage, ConnectionReport, channel_usage, gone_inboxes, limited_tenants,
     report_connections,
@@ -42,9 +42,9 @@ pub const GATEWAY_STATEMENTS: &[(&str, &str)] = &[
     ("channels: inboxes that are gone", usage::GONE_INBOXES),
     ("channels: report", usage::REPORT),
     ("channels: usage", usage::LIST),
-    ("channels: any", upkeep::NEEDS_UPKEEP),
-    ("channels: prune", upkeep::PRUNE),
-    ("channels: forget", upkeep::FORGET),
+    ("channels: any", maintenance::NEEDS_MAINTENANCE),
+    ("channels: prune", maintenance::PRUNE),
+    ("channels: forget", maintenance::FORGET),
     ("channels: last mark", renewal::LAST_MARK),
     ("channels: end", renewal::LOOK),
     ("channels: renew", renewal::RENEW),

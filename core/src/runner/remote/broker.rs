@@ -18,7 +18,7 @@ use crate::runner::{WorkerMetrics, heartbeat, maintenance, report_completions, s
 use crate::service::{LoopOptions, TaskSupervisor, periodic};
 use crate::throttle::Store;
 
-const UPKEEP_EVERY: Duration = Duration::from_secs(2);
+const MAINTENANCE_EVERY: Duration = Duration::from_secs(2);
 
 /// Longest wait for each part of a broker that stops.
 const FAREWELL: Duration = Duration::from_secs(5);
@@ -79,9 +79,9 @@ impl Broker {
                 maintenance::hold_shards(shared.clone(), None, requested()),
             ),
             vital.spawn(
-                "upkeep of a broker",
+                "maintenance of a broker",
                 requested(),
-                keep_up(shared.clone(), requested()),
+                return_lost_claims(shared.clone(), requested()),
             ),
             vital.spawn(
                 "learn costs",
@@ -168,10 +168,10 @@ impl Broker {
 }
 
 /// Gives back jobs of claims whose answer was lost.
-async fn keep_up(shared: Arc<WorkerContext>, cancel: CancellationToken) {
+async fn return_lost_claims(shared: Arc<WorkerContext>, cancel: CancellationToken) {
     let pace = LoopOptions {
-        name: "upkeep of a broker",
-        every: UPKEEP_EVERY,
+        name: "maintenance of a broker",
+        every: MAINTENANCE_EVERY,
         wake: None,
     };
     periodic(pace, cancel, || {

@@ -1,4 +1,4 @@
-//! Upkeep: deletes messages whose time is over, and forgets channels that nobody uses.
+//! Maintenance: deletes messages whose time is over, and forgets channels that nobody uses.
 
 use sqlx::{Row, query};
 
@@ -11,26 +11,26 @@ pub(super) const PRUNE: &str = "select p.messages from flyball.prune_channel_mes
 pub(super) const FORGET: &str =
     "select f.next_tenant, f.next_name, f.forgotten from flyball.forget_channels($1, $2, $3) f";
 
-pub(super) const NEEDS_UPKEEP: &str = "
+pub(super) const NEEDS_MAINTENANCE: &str = "
 select exists (select from flyball.channel_message) or exists (select from flyball.channel) or exists (select from flyball.connection_ticket)
-    or exists (select from flyball.gateway_report where reported_at < now() - interval '1 hour') as needs_upkeep,
+    or exists (select from flyball.gateway_report where reported_at < now() - interval '1 hour') as needs_maintenance,
     (select extract(epoch from now() - p.created_at)::float8 from flyball.publication p order by p.id limit 1) as oldest_s";
 
 /// The work that waits for gateways.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GatewayBacklog {
     /// True if there is a channel or a message of one, a ticket, or an old report.
-    pub needs_upkeep: bool,
+    pub needs_maintenance: bool,
     /// The age of the oldest message that no collector has moved yet, in seconds; 0 if there is none.
     pub oldest_s: f64,
 }
 
-/// Looks for work that waits for gateways.
+/// Reads the work that waits for gateways.
 pub async fn gateway_backlog(db: &Db) -> Result<GatewayBacklog, Error> {
-    let row = query(NEEDS_UPKEEP).fetch_one(db).await?;
+    let row = query(NEEDS_MAINTENANCE).fetch_one(db).await?;
     let oldest_s: Option<f64> = row.try_get("oldest_s")?;
     Ok(GatewayBacklog {
-        needs_upkeep: row.try_get("needs_upkeep")?,
+        needs_maintenance: row.try_get("needs_maintenance")?,
         oldest_s: oldest_s.unwrap_or(0.0).max(0.0),
     })
 }
@@ -52,7 +52,7 @@ pub async fn prune(db: &Db, older: &OlderCollectors, most: i32) -> Result<i64, E
     Ok(messages)
 }
 
-/// Looks at up to `most` channels after a place, and forgets those that are empty and unused;
+/// Checks up to `most` channels after a place, and forgets those that are empty and unused;
 /// returns the next place, the first again after the last.
 pub async fn forget(
     db: &Db,
