@@ -17,7 +17,7 @@ use crate::recipient::postgres::{open_types, publish_rules};
 use crate::recipient::rules::RecipientRules;
 use crate::service::{LoopOptions, periodic};
 
-/// Time between two looks at the file.
+/// Time between two checks of the file.
 const REREAD_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The file of the rules, and the rules in force.
@@ -27,19 +27,19 @@ pub(super) struct RulesFile {
     live: LiveRules,
     /// The text of the rules in force.
     text: String,
-    /// The text that the last look found, or the error of the file.
+    /// The text that the last check found, or the error of the file.
     seen: String,
     /// The problems that were logged.
     reported: Vec<String>,
     valid: Gauge,
 }
 
-/// The outcome of one look at the file.
+/// The outcome of one check of the file.
 #[derive(Debug, PartialEq)]
 enum Look {
     /// The rules in force are those of the file.
     Unchanged,
-    /// The text differs from that of the look before, so that it may be half written.
+    /// The text differs from that of the check before, so that it may be half written.
     Unsettled,
     /// The file has rules that can be used as far as the file tells.
     Changed(Box<RecipientRules>),
@@ -88,7 +88,7 @@ impl RulesFile {
     }
 
     /// Looks at the file, and puts its rules into force if they can be used. A Postgres that does
-    /// not answer leaves the rules as they are until the next look.
+    /// not answer leaves the rules as they are until the next check.
     async fn tick(&mut self, db: &Db) -> anyhow::Result<()> {
         let path = self.path.clone();
         let found = tokio::task::spawn_blocking(move || read(&path)).await?;

@@ -17,7 +17,7 @@ use crate::jobs::Queue;
 use crate::postgres::Replica;
 use crate::service::{LoopOptions, TaskSupervisor, periodic};
 
-/// The time between two looks at the replica, by which its lag may be wrong.
+/// The time between two checks of the replica, by which its lag may be wrong.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Opens the replica that the settings name, with at most `connections`.

@@ -292,14 +292,14 @@ impl CalibrationSession {
             };
             match watch.knob.write(&status, rps).await {
                 Ok(()) | Err(throttle::Error::Lost(_)) => {}
-                // The next look finds the other writer.
+                // The next check finds the other writer.
                 Err(throttle::Error::Conflict { .. }) => {}
                 Err(error) => return CalibrationEnd::Hindered(error.to_string()),
             }
         }
     }
 
-    /// Makes one look; returns another rate if one is due, or the reason for which the test must
+    /// Makes one check; returns another rate if one is due, or the reason for which the test must
     /// end.
     async fn look(
         &self,
@@ -416,7 +416,7 @@ impl CalibrationSession {
             )
         };
         let (mut samples, mut fresh) = (Vec::new(), Vec::new());
-        // A signal that cannot be read now may be readable at the next look; staleness bounds the
+        // A signal that cannot be read now may be readable at the next check; staleness bounds the
         // patience.
         for (name, scale, outcome) in futures_util::future::join_all(loads.map(read)).await {
             for reading in outcome.unwrap_or_default() {

@@ -179,7 +179,7 @@ async fn resume(
     Ok(())
 }
 
-/// Opens a pool for a look or a change; the changes of its breakers come through the receiver.
+/// Opens a pool to read or change it; the changes of its breakers come through the receiver.
 fn open(
     pool: &Pool,
     store: &Arc<RedisStore>,

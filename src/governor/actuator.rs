@@ -33,7 +33,7 @@ const SLOT_DEADBAND: f64 = 0.6;
 /// The share of slots in use from which the slots count as the limit.
 const SLOT_LIMITED_SHARE: f64 = 0.9;
 /// The share of slots in use from which the slots count as the limit while jobs wait; lower,
-/// because short jobs free their slots between two looks.
+/// because short jobs free their slots between two checks.
 const USED_WHILE_WAITING: f64 = 0.5;
 
 /// The kind of knob that a governor sets.

@@ -71,7 +71,7 @@ impl OverrideWatch {
         self.seen.as_ref().is_some_and(is_ahead)
     }
 
-    /// Compares the knobs at `now` (unix seconds) with the last look; returns true if a person has
+    /// Compares the knobs at `now` (unix seconds) with the last check; returns true if a person has
     /// changed the mode or the rate since.
     ///
     /// `rps` is the text of the knob that `actuator` names; `ours` is true if the governor wrote
@@ -121,7 +121,7 @@ impl OverrideWatch {
         self.last = Some(ManualOverride {
             what: what.join(", "),
             by: is_named.then_some(sees.by),
-            // The store's clock, limited to the time of this look.
+            // The store's clock, limited to the time of this check.
             at: if dated {
                 (knobs.at_ms as f64 / 1e3).min(now)
             } else {

@@ -21,16 +21,16 @@ pub const ROUND_MAX: Duration = Duration::from_secs(10);
 #[derive(Clone, Copy, Debug)]
 pub struct CollectRound {
     began: Instant,
-    /// True while every look found another collector at work.
+    /// True while every poll found another collector at work.
     is_held: bool,
 }
 
-/// The step after a look.
+/// The step after a poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoundStep {
-    /// Another look, at once.
+    /// Another poll, at once.
     Look,
-    /// Another look after this time, or as soon as something is published.
+    /// Another poll after this time, or as soon as something is published.
     Wait(Duration),
     /// Nothing is left that may go.
     Done,
@@ -48,7 +48,7 @@ impl CollectRound {
         }
     }
 
-    /// Takes the outcome of a look, and returns the next step.
+    /// Takes the outcome of a poll, and returns the next step.
     pub fn note(&mut self, outcome: &CollectOutcome, now: Instant) -> RoundStep {
         let step = match outcome {
             CollectOutcome::Busy => RoundStep::Wait(BUSY),

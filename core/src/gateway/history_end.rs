@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::postgres::{ReadMark, StoredMessage};
 
-/// The time between two looks for the end.
+/// The time between two polls for the end.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The least by which the epoch grows when all channels get a new one. It grows by one whenever
@@ -60,7 +60,7 @@ impl HistoryEnd {
         self.looked_at = None;
     }
 
-    /// Takes the present epoch; returns true if all channels got a new one since the last look.
+    /// Takes the present epoch; returns true if all channels got a new one since the last poll.
     pub fn is_renewed(&mut self, epoch: i64) -> bool {
         let before = self.epoch.replace(epoch);
         before.is_some_and(|before| epoch - before >= RENEWED_BY)

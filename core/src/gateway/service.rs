@@ -41,7 +41,7 @@ const PUBLISHED: &str = "flyball_publish";
 /// The channel on which collectors tell of new messages, and of tenants at their limit.
 const RING: &str = "flyball_channel";
 
-/// The time between two looks for publications or messages where notifications are not heard.
+/// The time between two polls for publications or messages where notifications are not heard.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The same where they are heard, and come sooner.
@@ -71,7 +71,7 @@ const PRUNE_EVERY: Duration = Duration::from_secs(2);
 /// The time between two reports of open connections.
 const REPORT_EVERY: Duration = Duration::from_secs(5);
 
-/// The time between two looks for limits that were told, which nothing but a ring makes due.
+/// The time between two polls for limits that were told, which nothing but a ring makes due.
 const UNTOLD_EVERY: Duration = Duration::from_secs(60);
 
 /// The time between two steps of maintenance while there is nothing to do.
@@ -403,7 +403,7 @@ impl Gateway {
         Ok(())
     }
 
-    /// Hands over what came into the history since the last look.
+    /// Hands over what came into the history since the last poll.
     async fn read_round(&self) -> Result<(), Error> {
         self.begin_reading().await?;
         let mut read_to = self.read_to.load(Ordering::Relaxed);

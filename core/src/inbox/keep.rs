@@ -8,7 +8,7 @@ use super::postgres::{Inbox, PRUNED_MAX};
 use crate::jobs::Error;
 use crate::service::{LoopOptions, periodic};
 
-/// The time between two looks for old messages.
+/// The time between two polls for old messages.
 const PRUNE_EVERY: Duration = Duration::from_secs(60);
 
 /// Deletes messages that are older than `days` until `cancel` fires.

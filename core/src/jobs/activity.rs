@@ -1,6 +1,6 @@
 //! The memory of a process of when something last happened in its queue. Pure; time is an argument.
 //!
-//! Loops that look by themselves look less often while the queue is quiet, and as often as ever as
+//! Loops that poll by themselves poll less often while the queue is quiet, and as often as ever as
 //! soon as it is not.
 
 use std::time::{Duration, Instant};
@@ -10,11 +10,11 @@ use parking_lot::Mutex;
 /// Time without an event after which a queue may be quiet.
 const QUIET_AFTER: Duration = Duration::from_secs(3);
 
-/// Time for which a look that found nothing holds. Looks come once a second; without them nobody
+/// Time for which a poll that found nothing holds. Polls come once a second; without them nobody
 /// knows that nothing happens.
 const LOOK_HOLDS: Duration = Duration::from_secs(3);
 
-/// The times of the last event and of the last look that found nothing.
+/// The times of the last event and of the last poll that found nothing.
 #[derive(Debug, Default)]
 pub struct Activity(Mutex<ActivityTimes>);
 
@@ -25,14 +25,14 @@ struct ActivityTimes {
 }
 
 impl Activity {
-    /// Records an event: a notification, the end of a job, work that a look found.
+    /// Records an event: a notification, the end of a job, work that a poll found.
     pub fn note(&self, now: Instant) {
         let mut times = self.0.lock();
         times.event = times.event.max(Some(now));
         times.found_nothing = None;
     }
 
-    /// Records a look, begun at `begun`, that found no work. An event after its begin counts more.
+    /// Records a poll, begun at `begun`, that found no work. An event after its begin counts more.
     pub fn found_nothing(&self, begun: Instant) {
         let mut times = self.0.lock();
         if times.event.is_none_or(|event| event < begun) {
@@ -40,14 +40,14 @@ impl Activity {
         }
     }
 
-    /// Returns true if there was no event for a while, so that a look for work tells whether the
+    /// Returns true if there was no event for a while, so that a poll for work shows whether the
     /// queue is quiet.
     pub fn may_be_quiet(&self, now: Instant) -> bool {
         let event = self.0.lock().event;
         event.is_none_or(|event| now.saturating_duration_since(event) >= QUIET_AFTER)
     }
 
-    /// Returns true if there was no event for a while and the last look found no work. Without a
+    /// Returns true if there was no event for a while and the last poll found no work. Without a
     /// process that looks, a queue is never quiet.
     pub fn is_quiet(&self, now: Instant) -> bool {
         let found_nothing = self.0.lock().found_nothing;

@@ -105,8 +105,8 @@ pub async fn publish_changes(
     }
 }
 
-/// Returns the number of looks for messages to requeue that follow one. Messages that were skipped
-/// may be free at any time, so the looks do not end before.
+/// Returns the number of polls for messages to requeue that follow one. Messages that were skipped
+/// may be free at any time, so the polls do not end before.
 fn looks_after(left: u32, is_away: bool, has_skipped: bool) -> u32 {
     match is_away {
         true => REQUEUE_ROUNDS,

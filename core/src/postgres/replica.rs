@@ -30,13 +30,13 @@ from (select pg_is_in_recovery() as is_replica) r";
 /// The statement of this file, for the test that prepares all on the migrated schema.
 pub const STATEMENTS: [(&str, &str); 1] = [("facts of a replica", FACTS)];
 
-/// The state of a replica at the last look.
+/// The state of a replica at the last check.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ReplicaState {
-    /// The lag at the last look that had an answer; `None` before the first one, and if it could not
-    /// be told.
+    /// The lag at the last check that had an answer; `None` before the first one, and if it is not
+    /// known.
     pub lag: Option<Duration>,
-    /// The facts of that look.
+    /// The facts of that check.
     pub facts: ReplicaFacts,
     /// The reason for which reads go to the primary; `None` if they go to the replica.
     pub unused: Option<String>,
@@ -66,7 +66,7 @@ struct ReplicaInner {
 struct Seen {
     lag: ReplicaLag,
     state: ReplicaState,
-    /// False until the first look, whose bad news is logged like that of a change.
+    /// False until the first check, whose bad news is logged like that of a change.
     is_known: bool,
 }
 
@@ -138,7 +138,7 @@ impl Replica {
         seen.state.clone()
     }
 
-    /// Returns the state at the last look.
+    /// Returns the state at the last check.
     pub fn state(&self) -> ReplicaState {
         self.0.seen.lock().state.clone()
     }

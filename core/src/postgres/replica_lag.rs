@@ -30,7 +30,7 @@ pub struct ReplicaLag {
 }
 
 impl ReplicaLag {
-    /// Returns the lag by these facts; `None` if it cannot be told.
+    /// Returns the lag by these facts; `None` if they do not show it.
     pub fn observe(&mut self, facts: &ReplicaFacts, now: Instant) -> Option<Duration> {
         if !facts.is_replica || facts.is_receiving && facts.has_replayed_all {
             self.complete_at = Some(now);

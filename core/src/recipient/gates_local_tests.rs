@@ -254,7 +254,7 @@ proptest! {
         let planned = scene.plan(&message, &rows, accepted).planned_at(accepted).unwrap();
         prop_assert!(planned >= due.at);
         let wait = planned.duration_since(accepted).as_millis_f64();
-        // Another look on the way there, before the local time, tells the same.
+        // Another check on the way there, before the local time, tells the same.
         let again = accepted + SignedDuration::from_millis((wait * asked as f64 / 5000.0) as i64);
         if again < due.at {
             let told = scene.plan(&message, &rows, again).planned_at(again);

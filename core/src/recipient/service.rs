@@ -31,7 +31,8 @@ const CHANNEL: &str = "flyball_plan";
 /// Messages that are planned in one transaction.
 const PLANNED_MAX: i64 = 1000;
 
-/// The longest time between two looks at messages that somebody has touched, while there are others.
+/// The longest time between two polls of messages that somebody has touched, while there are
+/// others.
 const TOUCHED_EVERY: Duration = Duration::from_secs(1);
 
 /// Digests that are closed in one transaction.
@@ -69,7 +70,7 @@ pub struct Gates {
     /// The capacities over which messages are spread that become due together.
     pub capacities: Capacities,
     pub metrics: GateMetrics,
-    /// The time of the last look at all messages that are due.
+    /// The time of the last poll of all messages that are due.
     looked_at_all: Arc<Mutex<Option<Instant>>>,
     /// The job up to which slots of ended messages were looked for.
     slots_seen: Arc<AtomicI64>,

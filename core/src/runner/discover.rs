@@ -11,14 +11,14 @@ use super::shared::{WorkerContext, bounded};
 use crate::jobs::{Error, ReadyPriorities, SHARDS, lanes_of};
 use crate::throttle::is_admission;
 
-/// Longest interval between looks for new jobs while producers are not asked to ring.
+/// Longest interval between polls for new jobs while producers are not asked to ring.
 const ARRIVALS_EVERY: Duration = Duration::from_millis(100);
 
-/// Time by which looks reach back, to find jobs that committed a moment after younger ones were
+/// Time by which polls reach back, to find jobs that committed a moment after younger ones were
 /// seen.
 const LOOK_BACK: Duration = Duration::from_secs(2);
 
-/// Interval of looks that reach back. Jobs that commit later still are found by a sweep, which
+/// Interval of polls that reach back. Jobs that commit later still are found by a sweep, which
 /// hurries once a transaction ends that was open for longer than this interval.
 const LOOK_BACK_EVERY: Duration = Duration::from_secs(1);
 
@@ -62,18 +62,18 @@ struct Sweep {
     is_hurried: bool,
 }
 
-/// The dispatcher's record of its looks.
+/// The dispatcher's record of its polls.
 pub(super) struct Discovery {
     owned: u64,
     last: Option<i64>,
-    /// The newest job at each look of the last seconds.
+    /// The newest job at each poll of the last seconds.
     marks: Vec<(Instant, i64)>,
     next_arrivals: Instant,
     next_look_back: Instant,
     sweep: Option<Sweep>,
     next_sweep: Instant,
     is_first: bool,
-    /// The transactions that were open at the last look, each with the number of earlier looks that
+    /// The transactions that were open at the last poll, each with the number of earlier polls that
     /// saw it.
     writing: HashMap<i64, u32>,
     next_writing: Instant,
@@ -112,7 +112,7 @@ impl Discovery {
         }
     }
 
-    /// Returns the time of the next look. A worker that producers ring for need not look for
+    /// Returns the time of the next poll. A worker that producers ring for need not poll for
     /// arrivals.
     pub(super) fn next(&self, is_notified: bool) -> Instant {
         let quiet = self.next_sweep.min(self.next_weights);
@@ -123,7 +123,7 @@ impl Discovery {
         }
     }
 
-    /// Carries out the looks that are due now.
+    /// Carries out the polls that are due now.
     pub(super) async fn look(
         &mut self,
         shared: &WorkerContext,
@@ -182,8 +182,8 @@ impl Discovery {
         Ok(())
     }
 
-    /// Leaves out looks while nothing happens. What they might find, the look for due work finds
-    /// within a second; a ring ends the rest, and must not meet a look that is overdue.
+    /// Leaves out polls while nothing happens. What they might find, the poll for due work finds
+    /// within a second; a ring ends the rest, and must not meet a poll that is overdue.
     fn rest(&mut self, now: Instant) {
         let is_recent = |at: Option<Instant>| {
             at.is_some_and(|at| now.saturating_duration_since(at) < QUIET_LOOK_EVERY)
@@ -194,7 +194,7 @@ impl Discovery {
         if is_recent(self.swept) && self.sweep.is_none() && !self.hurry {
             self.next_sweep = self.next_sweep.max(now + SWEEP_EVERY);
         }
-        // A transaction that ends meanwhile leaves a ready job, for which the look asks.
+        // A transaction that ends meanwhile leaves a ready job, for which the poll asks.
         self.writing.clear();
         self.next_writing = now + LOOK_BACK_EVERY;
     }
@@ -221,7 +221,7 @@ impl Discovery {
         }
     }
 
-    /// Looks for new jobs, regardless of the time of the last look; also the last look before a
+    /// Looks for new jobs, regardless of the time of the last poll; also the last poll before a
     /// sleep.
     pub(super) async fn arrivals(
         &mut self,

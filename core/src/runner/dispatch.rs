@@ -22,10 +22,10 @@ use crate::throttle::{AcquireResponse, Grant, Limit, Name, OverLimit};
 /// Pause length above which producers are asked to ring.
 const NAP: Duration = Duration::from_millis(40);
 
-/// Longest time between two looks of an idle dispatcher, for jobs whose producers cannot ring.
+/// Longest time between two polls of an idle dispatcher, for jobs whose producers cannot notify.
 const IDLE_LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Rings per second above which the dispatcher asks producers not to ring and looks by itself.
+/// Rings per second above which the dispatcher asks producers not to notify and polls by itself.
 const MAX_RINGS: u32 = 200;
 
 /// Pause after a failure of Postgres.
@@ -216,7 +216,7 @@ async fn look(shared: &WorkerContext, dispatcher: &mut DispatcherState) -> Resul
     if woken.unheard {
         dispatcher.notified_until = dispatcher.notified_until.min(now);
     } else if shared.is_quiet() {
-        // The look for due work sees whether producers still ring.
+        // The poll for due work sees whether producers still notify.
         dispatcher.notified_until = now + IDLE_LOOK_EVERY;
     }
     if dispatcher.rings.1 > MAX_RINGS {
@@ -438,7 +438,7 @@ async fn settle(
     Ok(())
 }
 
-/// Sleeps until a lane or a look is due, a claim is done, or the notifier wakes it. Before a longer
+/// Sleeps until a lane or a poll is due, a claim is done, or the notifier wakes it. Before a longer
 /// sleep it asks producers to ring and looks for new jobs once more, so that none enqueued in
 /// between is missed.
 async fn rest(

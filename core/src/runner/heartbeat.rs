@@ -89,7 +89,7 @@ async fn beat_on(shared: &WorkerContext) {
     }
 }
 
-/// Returns true if a heartbeat would carry nothing. The look for due work also sees a pause of
+/// Returns true if a heartbeat would carry nothing. The poll for due work also sees a pause of
 /// everything.
 fn is_idle(shared: &WorkerContext) -> bool {
     let is_paused = shared.paused.load(Ordering::Relaxed);

@@ -20,7 +20,7 @@ use crate::throttle::{self, Change, Name};
 
 /// Interval of promotions while jobs become due one after the other.
 const PROMOTE_EVERY: Duration = Duration::from_millis(200);
-/// Longest time between two looks for due work.
+/// Longest time between two polls for due work.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Time without due jobs after which the next one is waited for.
 const QUIET_AFTER: Duration = Duration::from_secs(2);
@@ -28,7 +28,7 @@ const QUIET_AFTER: Duration = Duration::from_secs(2);
 /// taken for one that hangs.
 const CROWDED: Duration = Duration::from_secs(10);
 const COUNT_GROUPS_EVERY: Duration = Duration::from_secs(10);
-/// Shortest time between two looks at all jobs that others wait for; a look for due work wakes them
+/// Shortest time between two polls of all jobs that others wait for; a poll for due work wakes them
 /// once a second.
 const SWEEP_EVERY: Duration = Duration::from_millis(800);
 const RESCUE_EVERY: Duration = Duration::from_secs(2);
@@ -78,14 +78,14 @@ impl NeededRounds {
     }
 }
 
-/// The times of the loop that looks for due work.
+/// The times of the loop that polls for due work.
 struct Looks {
     next: Instant,
     promoted: Option<Instant>,
     newest_message: Option<i64>,
 }
 
-/// Looks for due work, promotes due jobs, and wakes the loops of the rest.
+/// Polls for due work, promotes due jobs, and wakes the loops of the rest.
 pub(super) async fn promote(shared: Arc<WorkerContext>, own: OwnWork, cancel: CancellationToken) {
     let pace = LoopOptions {
         name: "promote",

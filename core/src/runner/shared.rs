@@ -119,7 +119,7 @@ pub(super) struct WorkerContext {
     pub(super) holder: String,
     /// The shards that this worker looks after, as a bit set.
     pub(super) shards: AtomicU64,
-    /// The mark of the live workers at the last look, 0 before the first one.
+    /// The mark of the live workers at the last poll, 0 before the first one.
     pub(super) workers_mark: AtomicI64,
     /// True while a person has paused everything.
     pub(super) paused: AtomicBool,
@@ -377,7 +377,7 @@ pub(super) struct EndedJobs {
 }
 
 impl EndedJobs {
-    /// Notes jobs whose attempts ended. Those beyond a bound are found by the look at all.
+    /// Notes jobs whose attempts ended. Those beyond a bound are found by the check of all.
     pub(super) fn note(&self, ids: &[i64]) {
         if !self.is_awaited() {
             return;

@@ -12,7 +12,7 @@ use crate::jobs::Error;
 use crate::jobs::postgres::UnservedSweeper;
 use crate::service::{Leader, LoopOptions, periodic};
 
-/// Interval of pages, and of looks whether there is anything to count.
+/// Interval of pages, and of checks whether there is anything to count.
 const EVERY: Duration = Duration::from_secs(1);
 
 /// Inverse of the largest share of time spent counting.

@@ -1,4 +1,4 @@
-//! The loops of a process that wait for work in Postgres, woken by the one that looks for all.
+//! The loops of a process that wait for work in Postgres, woken by the one that polls for all.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -38,7 +38,7 @@ impl DueWork {
         *self.looked_at.lock() = Some(Instant::now());
     }
 
-    /// Returns true if a loop that nothing woke must look by itself, `rested` after its last look:
+    /// Returns true if a loop that nothing woke must poll by itself, `rested` after its last poll:
     /// always without a worker that looks for it, and once a minute with one.
     pub fn must_look(&self, rested: Duration) -> bool {
         let looked_at = *self.looked_at.lock();

@@ -37,7 +37,7 @@ use crate::throttle::{self, AcquireRequest, LaneRequest, Name, Store};
 /// The longest wait for the end of a job, in seconds: below the timeouts of most proxies.
 pub(in crate::api) const WAIT_S_MAX: i64 = 60;
 
-/// The first and the longest pause between two looks at a job whose end is waited for.
+/// The first and the longest pause between two polls of a job whose end is waited for.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 

@@ -29,7 +29,7 @@ const MIN_TREND_S: f64 = 60.0;
 const STEADY_CHANGE: f64 = 0.01;
 /// The age up to which a trip is reported, in seconds.
 const TRIP_S: f64 = 7.0 * 86_400.0;
-/// The age of a governor's last look from which it is gone, in seconds: more than three of the
+/// The age of a governor's last check from which it is gone, in seconds: more than three of the
 /// longest ticks.
 const GONE_S: f64 = 200.0;
 /// The remedy for a governor that is gone.
@@ -526,7 +526,7 @@ fn writer(requested: &WhyInput, status: &Status, word: &str) -> String {
         .view
         .and_then(|view| view.manual_override.as_ref());
     let recorded_at = knobs.at_ms as f64 / 1e3;
-    // A change recorded after the governor's last look is newer than the one it saw.
+    // A change recorded after the governor's last check is newer than the one it saw.
     let is_newest = |last: &&OverrideView| unix_s(last.at) >= recorded_at || knobs.by == GOVERNOR;
     // So is one that was made in Redis without an author, or with another.
     let is_other = |last: &&OverrideView| last.by.as_ref().is_some_and(|by| *by != knobs.by);

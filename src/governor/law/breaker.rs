@@ -39,7 +39,7 @@ const PEAK_S: f64 = 3.0;
 /// The highest sample from which the cost is read, in setpoints: above it a resource is saturated,
 /// and its load says more about the queue than about the work.
 const PEAK_MAX: f64 = 8.0;
-/// The time for which a look of the fast path is current, in seconds.
+/// The time for which a sample of the fast path is current, in seconds.
 const LOOK_S: f64 = 5.0;
 /// A time before any time that occurs.
 const NEVER: f64 = -1e9;
@@ -95,12 +95,12 @@ impl Default for Breaker {
     }
 }
 
-/// A look of the fast path that trips the breaker.
+/// A sample of the fast path that trips the breaker.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in crate::governor) struct TripLook {
     /// The index of the signal.
     pub signal: usize,
-    /// The height of the look, in setpoints.
+    /// The height of the sample, in setpoints.
     pub height: f64,
     /// The height with the averaging undone, in setpoints.
     pub peak: f64,
@@ -324,7 +324,7 @@ impl Breaker {
     /// If only the fast path ever saw the signal that tripped, it must also have seen it below its
     /// setpoint: samples are late, and the first may come after the restart.
     fn looks_gone(&self, signal: &Signal, now: f64) -> bool {
-        // A look that is old, or from a wrong clock, does not show the present load.
+        // A sample that is old, or from a wrong clock, does not show the present load.
         let recent =
             |look: &(f64, f64)| look.0 > self.since && look.0 <= now && now - look.0 <= LOOK_S;
         let newest = signal

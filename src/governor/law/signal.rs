@@ -249,7 +249,7 @@ impl Signal {
         }
     }
 
-    /// Records one look of the fast path; returns the clean value and the one with the averaging
+    /// Records one sample of the fast path; returns the clean value and the one with the averaging
     /// undone over the usual spacing.
     pub fn look(&mut self, at: f64, value: f64, setpoint: f64) -> (f64, f64) {
         let x = (value / setpoint).min(X_MAX);

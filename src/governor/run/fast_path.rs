@@ -104,7 +104,7 @@ pub(super) async fn look(
     outcome
 }
 
-/// Judges the looks, made at `now` and with `achieved` jobs per second or slots in use, in mode
+/// Judges the samples, taken at `now` and with `achieved` jobs per second or slots in use, in mode
 /// auto; returns the plan of a trip.
 ///
 /// A knob that a person has written since the last tick is theirs first, as it is for a tick: their

@@ -42,7 +42,7 @@ pub(super) struct ThrottleRuntime {
     pub due: Option<f64>,
     /// The counters at the last tick.
     pub counters: Option<Counters>,
-    /// The counters at the last look of the fast path.
+    /// The counters at the last sample of the fast path.
     pub looked: Option<Counters>,
     /// The feedback of the work itself.
     pub meter: FeedbackMeter,

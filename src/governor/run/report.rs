@@ -17,7 +17,7 @@ pub struct RoundReport {
     pub written: usize,
     /// The number of trips of the fast path.
     pub tripped: usize,
-    /// True if a look of the fast path was above a trip level; the next one decides.
+    /// True if a sample of the fast path was above a trip level; the next one decides.
     pub alarmed: bool,
     /// True if another process leads: the given term is over.
     pub fenced: bool,

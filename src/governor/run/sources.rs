@@ -23,7 +23,7 @@ use crate::signals::{
     no_feedback,
 };
 
-/// The timeout of one look of the fast path.
+/// The timeout of one sample of the fast path.
 const LOOK_WITHIN: Duration = Duration::from_millis(500);
 
 /// The span of feedback that the fast path judges by, in seconds.
@@ -248,7 +248,7 @@ impl Sources {
         join_all(read).await
     }
 
-    /// Returns one look, for the fast path, at every signal that can trip the breaker and does not
+    /// Returns one sample, for the fast path, of every signal that can trip the breaker and does not
     /// pass through Prometheus.
     ///
     /// A source that does not respond in time is left out; the tick's own staleness handles it.

@@ -183,7 +183,7 @@ pub struct TenantGrant {
     pub told: Option<Duration>,
 }
 
-/// The result of one look at the publications.
+/// The result of one poll of the publications.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CollectOutcome {
     /// Another collector is at work.

@@ -25,7 +25,7 @@ pub struct OlderCollectors {
     held: Mutex<Option<HeldLock>>,
 }
 
-/// A lock that was held at every look.
+/// A lock that was held at every poll.
 #[derive(Debug)]
 struct HeldLock {
     since: Instant,

@@ -13,7 +13,7 @@ select released, lanes, cancelled_jobs, looked, waiting, more from flyball.relea
 /// The time after which the rest is left to the next call.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// The result of a look at jobs that wait for others.
+/// The result of a check of jobs that wait for others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReleasedJobs {
     /// The number of jobs that wait no more.
@@ -33,7 +33,7 @@ impl Queue {
         self.release_until_done(ended, true).await
     }
 
-    /// Frees jobs that waited for `ended` ones, without the look at all others.
+    /// Frees jobs that waited for `ended` ones, without the check of all others.
     pub async fn release_waiting_for(&self, ended: &[i64]) -> Result<ReleasedJobs, Error> {
         self.release_until_done(ended, false).await
     }

@@ -1,4 +1,4 @@
-//! One look for everything that waits for its time or for a process that takes it.
+//! One poll for everything that waits for its time or for a process that takes it.
 
 use std::time::Duration;
 
@@ -85,7 +85,7 @@ pub struct DueParts {
 }
 
 impl Queue {
-    /// Looks for everything that waits for its time, and, if asked, for what no notification told
+    /// Polls for everything that waits for its time, and, if asked, for what no notification told
     /// of.
     pub async fn due(&self, and_unheard: bool) -> Result<DueParts, Error> {
         let row = sqlx::query(DUE)

@@ -296,7 +296,7 @@ impl Queue {
         Ok(sqlx::query_as(WEIGHTS).fetch_all(&self.pool).await?)
     }
 
-    /// Asks producers to notify; called before the last look that precedes a sleep.
+    /// Asks producers to notify; called before the last poll that precedes a sleep.
     pub async fn fall_asleep(&self) -> Result<(), Error> {
         sqlx::query(SLEEP).execute(&self.pool).await?;
         Ok(())

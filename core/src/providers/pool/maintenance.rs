@@ -168,7 +168,7 @@ pub async fn maintain(
     }
 }
 
-/// Observes each account once, for a look from outside: it publishes nothing in the store.
+/// Observes each account once, for a check from outside: it publishes nothing in the store.
 pub async fn observe(pool: &AccountPool) -> Result<Arc<PoolView>, Error> {
     let shared = pool.shared();
     let (capacity, accounts, now_ms) = seen(shared).await?;

@@ -1,4 +1,4 @@
-//! The gates in an attempt: a last look, the slots that it takes, and what it gives back.
+//! The gates in an attempt: a last check, the slots that it takes, and what it gives back.
 
 use std::collections::HashMap;
 

@@ -103,7 +103,7 @@ on conflict do nothing";
 /// A digest that closes, and its type.
 type Closing<'a> = (&'a DueDigest, &'a DigestType);
 
-/// The result of one look for digests that are due.
+/// The result of one poll for digests that are due.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClosedDigests {
     /// The number of digests that were looked at.

@@ -71,7 +71,7 @@ struct Recorded {
     /// The reason of its delivery's state; empty for none.
     why: String,
     place: Place,
-    /// The findings of the last look at the gates; `None` if there was none.
+    /// The findings of the last check of the gates; `None` if there was none.
     plan: Option<MessagePlan>,
     since: Option<Timestamp>,
     until: Option<Timestamp>,

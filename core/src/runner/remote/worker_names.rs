@@ -1,4 +1,4 @@
-//! The names of the workers of tenants. Each new one is a row in Postgres, which every look for due
+//! The names of the workers of tenants. Each new one is a row in Postgres, which every poll for due
 //! work passes, so a tenant brings new ones only slowly.
 
 use std::collections::HashMap;
