@@ -32,13 +32,13 @@ impl Gateway {
             tenant,
             messages: 0,
             wait: Some(wait),
-            told: None,
+            reported: None,
         };
         let all = |tenant, messages| TenantGrant {
             tenant,
             messages,
             wait: None,
-            told: None,
+            reported: None,
         };
         if messages == 0 {
             return all(tenant, 0);
@@ -67,7 +67,7 @@ impl Gateway {
             tenant,
             messages: granted,
             wait: Some(step.wait),
-            told: step.told,
+            reported: step.reported,
         }
     }
 

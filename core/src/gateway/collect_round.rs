@@ -81,7 +81,7 @@ mod tests {
             tenant: "acme".to_owned(),
             messages: moved as u32,
             wait: wait_ms.map(Duration::from_millis),
-            told: None,
+            reported: None,
         };
         CollectOutcome::Collected {
             moved,
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_another_keeps_all_the_time_is_told() {
+    fn a_lock_that_another_keeps_all_the_time_is_reported() {
         let began = Instant::now();
         let mut round = CollectRound::begin(began);
         let busy = CollectOutcome::Busy;

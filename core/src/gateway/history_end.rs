@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::postgres::{ReadMark, StoredMessage};
 
 /// The time between two polls for the end.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 /// The least by which the epoch grows when all channels get a new one. It grows by one whenever
 /// some are forgotten, which is no more often than once in two seconds.
@@ -39,7 +39,7 @@ impl HistoryEnd {
 
     /// Returns the message to look for, if it is time to look.
     pub fn wanted(&mut self, now: Instant) -> Option<ReadMark> {
-        let is_old = |at: Instant| at + LOOK_EVERY <= now;
+        let is_old = |at: Instant| at + CHECK_EVERY <= now;
         let is_due = self.is_missing || self.looked_at.is_none_or(is_old);
         if !is_due {
             return None;
@@ -92,10 +92,10 @@ mod tests {
         end.note(&[]);
         end.note(&[stored(4, 0)]);
         assert_eq!(end.wanted(now), Some(ReadMark::of(&stored(2, 8))));
-        assert_eq!(end.wanted(now + LOOK_EVERY / 2), None);
-        assert!(end.wanted(now + LOOK_EVERY).is_some());
+        assert_eq!(end.wanted(now + CHECK_EVERY / 2), None);
+        assert!(end.wanted(now + CHECK_EVERY).is_some());
         end.note_failure();
-        assert!(end.wanted(now + LOOK_EVERY).is_some());
+        assert!(end.wanted(now + CHECK_EVERY).is_some());
     }
 
     #[test]
@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(end.wanted(now), Some(ReadMark::of(&before)));
         end.note(std::slice::from_ref(&read));
         end.begin(Some(ReadMark::of(&before)));
-        assert_eq!(end.wanted(now + LOOK_EVERY), Some(ReadMark::of(&read)));
+        assert_eq!(end.wanted(now + CHECK_EVERY), Some(ReadMark::of(&read)));
     }
 
     #[test]
@@ -120,7 +120,7 @@ mod tests {
         }
         end.note_missing(false);
         end.note(&[stored(9, 9)]);
-        let later = now + LOOK_EVERY;
+        let later = now + CHECK_EVERY;
         assert_eq!(end.wanted(later), Some(ReadMark::of(&stored(9, 9))));
     }
 

@@ -1,7 +1,7 @@
 //! The gateway: messages to connections that are open now.
 //!
 //! A message is published in a transaction of Postgres and waits there until its tenant's limit
-//! admits it. A collector gives it its offset in the channel's history and rings all gateways;
+//! admits it. A collector gives it its offset in the channel's history and notifies all gateways;
 //! each reads the history from where it stood and hands the message to its own subscribers. A
 //! reader that is too slow is fed from the history at its own pace, so neither a publisher nor
 //! another reader ever waits for it.
@@ -23,13 +23,13 @@ pub mod hub;
 pub mod join_point;
 pub mod limits;
 pub mod metrics;
+mod notifications;
 pub mod outbox;
 pub mod pace;
 pub mod postgres;
 pub mod rates;
 pub mod reading;
 mod renewing;
-mod rings;
 pub mod server_frame;
 pub mod service;
 pub mod subscription;

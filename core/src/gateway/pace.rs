@@ -15,9 +15,9 @@ const STEP_EVERY: Duration = Duration::from_millis(100);
 /// The shortest pause of a tenant whose limit admitted nothing.
 const WAIT_MIN: Duration = Duration::from_millis(50);
 
-/// The shortest time between two notes that messages of a tenant wait, and the longest wait before a
+/// The shortest time between two reports that messages of a tenant wait, and the longest wait before a
 /// limit that admitted nothing is asked again, because it may have been raised.
-const TELL_EVERY: Duration = Duration::from_secs(1);
+const REPORT_EVERY: Duration = Duration::from_secs(1);
 
 /// The tenants at their limit.
 #[derive(Debug, Default)]
@@ -30,13 +30,13 @@ struct LimitedTenant {
     next_at: Instant,
     /// The messages per second that the limit admits.
     per_second: f64,
-    told_at: Instant,
+    reported_at: Instant,
 }
 
 impl LimitedTenant {
-    /// Returns true if the wait was told, and the rate read, a second ago or longer.
+    /// Returns true if the wait was reported, and the rate read, a second ago or longer.
     fn is_old(&self, now: Instant) -> bool {
-        self.told_at + TELL_EVERY <= now
+        self.reported_at + REPORT_EVERY <= now
     }
 }
 
@@ -62,8 +62,8 @@ pub enum Pace {
 pub struct PacedStep {
     /// The time until the next step.
     pub wait: Duration,
-    /// The time for which messages wait, if the gateways must be told.
-    pub told: Option<Duration>,
+    /// The time for which messages wait, if it must be reported to the gateways.
+    pub reported: Option<Duration>,
 }
 
 impl LimitedTenants {
@@ -99,28 +99,28 @@ impl LimitedTenants {
         // A step that came late does not move those after it, so that the rate is that of the limit.
         let in_turn = known.map_or(now, |limited| limited.next_at) + STEP_EVERY;
         let next_at = match wait {
-            Some(wait) => now + wait.clamp(WAIT_MIN, TELL_EVERY),
+            Some(wait) => now + wait.clamp(WAIT_MIN, REPORT_EVERY),
             None => in_turn.max(now + STEP_EVERY / 2),
         };
         let is_due = known.is_none_or(|limited| limited.is_old(now));
         let until_clear = Duration::from_secs_f64(f64::from(left) / per_second.max(1.0));
-        // The wait that the limit gives is told, however soon that is asked again.
+        // The wait that the limit gives is reported, however soon that is asked again.
         let longest = wait.unwrap_or_default().max(next_at - now);
-        let told = is_due.then(|| until_clear.min(TELL_EVERY).max(longest));
-        let told_at = match known {
-            Some(limited) if !is_due => limited.told_at,
+        let reported = is_due.then(|| until_clear.min(REPORT_EVERY).max(longest));
+        let reported_at = match known {
+            Some(limited) if !is_due => limited.reported_at,
             _ => now,
         };
         let limited = LimitedTenant {
             mark: known.map_or_else(|| TenantMark::of(tenant), |limited| limited.mark),
             next_at,
             per_second,
-            told_at,
+            reported_at,
         };
         self.0.insert(tenant.to_owned(), limited);
         PacedStep {
             wait: next_at - now,
-            told,
+            reported,
         }
     }
 
@@ -172,7 +172,7 @@ mod tests {
         assert_eq!(limited.pace("acme", 500, begun), Pace::Ask(500));
         let wait = Duration::from_millis(900);
         let step = limited.note("acme", 300, Some(wait), Some(200.0), begun);
-        assert_eq!((step.wait, step.told), (wait, Some(TELL_EVERY)));
+        assert_eq!((step.wait, step.reported), (wait, Some(REPORT_EVERY)));
         assert_eq!(limited.pace("acme", 300, begun), Pace::Wait(wait));
 
         let mut now = begun + wait;
@@ -188,16 +188,16 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_is_told_once_a_second_and_no_longer_than_it_is() {
+    fn a_wait_is_reported_once_a_second_and_no_longer_than_it_is() {
         let (mut limited, begun) = (LimitedTenants::default(), Instant::now());
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         for step in 0..25_u32 {
             let now = begun + STEP_EVERY * step;
             let left = 500 - 20 * step;
-            told.extend(limited.note("acme", left, None, Some(200.0), now).told);
+            reported.extend(limited.note("acme", left, None, Some(200.0), now).reported);
         }
         assert_eq!(
-            told,
+            reported,
             [
                 Duration::from_secs(1),
                 Duration::from_secs(1),
@@ -213,8 +213,8 @@ mod tests {
         let (mut limited, now) = (LimitedTenants::default(), Instant::now());
         let hour = Duration::from_secs(3600);
         let step = limited.note("acme", 5, Some(hour), Some(1.0), now);
-        assert_eq!((step.wait, step.told), (TELL_EVERY, Some(hour)));
-        assert_eq!(limited.pace("acme", 5, now + TELL_EVERY), Pace::Ask(1));
+        assert_eq!((step.wait, step.reported), (REPORT_EVERY, Some(hour)));
+        assert_eq!(limited.pace("acme", 5, now + REPORT_EVERY), Pace::Ask(1));
     }
 
     #[test]
@@ -246,7 +246,7 @@ mod tests {
         limited.postpone("acme", late, now + late);
         limited.postpone("other", late, now + late);
 
-        let longest = TELL_EVERY - late;
+        let longest = REPORT_EVERY - late;
         assert_eq!(limited.next(now + late), Some(next(&[], longest)));
         limited.clear("zeta");
         assert_eq!(limited.tenants(), ["acme"]);

@@ -35,22 +35,22 @@ use crate::throttle::Store;
 use crate::throttle::admission::{channels_throttle_of, connections_throttle_of};
 use crate::throttle::rolling_window::WindowGrants;
 
-/// The channel on which Postgres tells of publications.
+/// The channel on which Postgres notifies of publications.
 const PUBLISHED: &str = "flyball_publish";
 
-/// The channel on which collectors tell of new messages, and of tenants at their limit.
-const RING: &str = "flyball_channel";
+/// The channel on which collectors notify of new messages, and of tenants at their limit.
+const COLLECTED: &str = "flyball_channel";
 
 /// The time between two polls for publications or messages where notifications are not heard.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const POLL_EVERY: Duration = Duration::from_secs(1);
 
 /// The same where they are heard, and come sooner.
-const UNRUNG_LOOK_EVERY: Duration = Duration::from_secs(5);
+const SAFETY_POLL_EVERY: Duration = Duration::from_secs(5);
 
 /// The time that connections get beyond the drain.
 const DRAIN_GRACE: Duration = Duration::from_secs(2);
 
-/// The messages that are read at once after a ring.
+/// The messages that are read at once after a notification.
 const READ_MAX: i64 = 256;
 
 /// The bytes of data after which no further message is read at once.
@@ -71,8 +71,8 @@ const PRUNE_EVERY: Duration = Duration::from_secs(2);
 /// The time between two reports of open connections.
 const REPORT_EVERY: Duration = Duration::from_secs(5);
 
-/// The time between two polls for limits that were told, which nothing but a ring makes due.
-const UNTOLD_EVERY: Duration = Duration::from_secs(60);
+/// The time between two polls for reported limits, which nothing but a notification makes due.
+const LIMITS_POLL_EVERY: Duration = Duration::from_secs(60);
 
 /// The time between two steps of maintenance while there is nothing to do.
 const UNUSED_PRUNE_EVERY: Duration = Duration::from_secs(20);
@@ -110,7 +110,7 @@ pub struct Gateway {
     /// longer than it works.
     pub(super) collecting: Arc<tokio::sync::Mutex<()>>,
     pub(super) rates: Arc<Mutex<TenantRates>>,
-    /// The waits of tenants of whose limits rings have told, until they are confirmed.
+    /// The waits of tenants whose limits notifications have named, until they are confirmed.
     pub(super) heard: Arc<Mutex<HashMap<String, Duration>>>,
     /// The marks of inboxes of whose end rings have told.
     pub(super) erased: Arc<Mutex<Vec<TenantMark>>>,
@@ -291,12 +291,12 @@ impl Gateway {
             async move {
                 let queue = gateway.queue.clone();
                 let notify = move |payload: &str| gateway.hear(payload);
-                queue.listen_to(RING, notify, cancel).await;
+                queue.listen_to(COLLECTED, notify, cancel).await;
             }
         };
-        let look_every = match self.queue.can_listen() {
-            true => UNRUNG_LOOK_EVERY,
-            false => LOOK_EVERY,
+        let poll_every = match self.queue.can_listen() {
+            true => SAFETY_POLL_EVERY,
+            false => POLL_EVERY,
         };
         let pace = |name, wake: Option<&Arc<Notify>>, every| LoopOptions {
             name,
@@ -307,7 +307,7 @@ impl Gateway {
             pace(
                 "collect_publications",
                 Some(&self.due.publications),
-                look_every,
+                poll_every,
             ),
             self.due.clone(),
             cancel.clone(),
@@ -318,7 +318,7 @@ impl Gateway {
         );
         // A round without such tenants costs nothing, and a step that failed is soon made again.
         let paced = periodic(
-            pace("pace_publications", Some(&self.has_limited), LOOK_EVERY),
+            pace("pace_publications", Some(&self.has_limited), POLL_EVERY),
             cancel.clone(),
             || {
                 let gateway = self.clone();
@@ -329,7 +329,7 @@ impl Gateway {
             pace(
                 "read_channels",
                 Some(&self.due.channel_messages),
-                look_every,
+                poll_every,
             ),
             self.due.clone(),
             cancel.clone(),
@@ -360,13 +360,13 @@ impl Gateway {
             },
         );
         let limited = periodic(
-            pace("tell_limits", Some(&self.has_heard), UNTOLD_EVERY),
+            pace("warn_tenants", Some(&self.has_heard), LIMITS_POLL_EVERY),
             cancel.clone(),
             || {
                 let gateway = self.clone();
                 async move {
                     gateway.tell_erased().await?;
-                    gateway.tell_limits().await
+                    gateway.warn_tenants().await
                 }
             },
         );

@@ -1,5 +1,5 @@
-//! Finds lanes with work: from rings, from new jobs, and, as the safety net below both, from sweeps
-//! over the whole index.
+//! Finds lanes with work: from notifications, from new jobs, and, as the safety net below both,
+//! from sweeps over the whole index.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::RangeInclusive;
@@ -11,7 +11,7 @@ use super::shared::{WorkerContext, bounded};
 use crate::jobs::{Error, ReadyPriorities, SHARDS, lanes_of};
 use crate::throttle::is_admission;
 
-/// Longest interval between polls for new jobs while producers are not asked to ring.
+/// Longest interval between polls for new jobs while producers are not asked to notify.
 const ARRIVALS_EVERY: Duration = Duration::from_millis(100);
 
 /// Time by which polls reach back, to find jobs that committed a moment after younger ones were
@@ -53,7 +53,7 @@ const WEIGHTS_EVERY: Duration = Duration::from_secs(2);
 
 /// Interval of sweeps, and of readings of the weights, while the queue is quiet: a worker that looks
 /// for due work would find what they find.
-const QUIET_LOOK_EVERY: Duration = Duration::from_secs(20);
+const QUIET_POLL_EVERY: Duration = Duration::from_secs(20);
 
 /// A sweep in progress.
 struct Sweep {
@@ -112,7 +112,7 @@ impl Discovery {
         }
     }
 
-    /// Returns the time of the next poll. A worker that producers ring for need not poll for
+    /// Returns the time of the next poll. A worker that producers notify need not poll for
     /// arrivals.
     pub(super) fn next(&self, is_notified: bool) -> Instant {
         let quiet = self.next_sweep.min(self.next_weights);
@@ -124,7 +124,7 @@ impl Discovery {
     }
 
     /// Carries out the polls that are due now.
-    pub(super) async fn look(
+    pub(super) async fn poll(
         &mut self,
         shared: &WorkerContext,
         scheduler: &mut LaneScheduler,
@@ -140,7 +140,7 @@ impl Discovery {
             (self.sweep, self.next_sweep) = (None, Instant::now());
         }
         if !woken.lanes.is_empty() {
-            // A ring does not carry the job's priority, so the claim begins at the head.
+            // A notification does not carry the job's priority, so the claim begins at the head.
             let seen: Vec<ReadyPriorities> = woken
                 .lanes
                 .iter()
@@ -183,10 +183,10 @@ impl Discovery {
     }
 
     /// Leaves out polls while nothing happens. What they might find, the poll for due work finds
-    /// within a second; a ring ends the rest, and must not meet a poll that is overdue.
+    /// within a second; a notification ends the rest, and must not meet an overdue poll.
     fn rest(&mut self, now: Instant) {
         let is_recent = |at: Option<Instant>| {
-            at.is_some_and(|at| now.saturating_duration_since(at) < QUIET_LOOK_EVERY)
+            at.is_some_and(|at| now.saturating_duration_since(at) < QUIET_POLL_EVERY)
         };
         if is_recent(self.weights_read) {
             self.next_weights = self.next_weights.max(now + WEIGHTS_EVERY);
@@ -409,7 +409,7 @@ mod tests {
         assert!(discovery.next_writing > start + second);
 
         let due = discovery.next(true);
-        discovery.rest(start + QUIET_LOOK_EVERY);
+        discovery.rest(start + QUIET_POLL_EVERY);
         assert_eq!(
             discovery.next(true),
             due,

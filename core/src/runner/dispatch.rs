@@ -19,14 +19,14 @@ use crate::jobs::{Error, LaneCursor};
 use crate::service::FailureLog;
 use crate::throttle::{AcquireResponse, Grant, Limit, Name, OverLimit};
 
-/// Pause length above which producers are asked to ring.
+/// Pause length above which producers are asked to notify.
 const NAP: Duration = Duration::from_millis(40);
 
 /// Longest time between two polls of an idle dispatcher, for jobs whose producers cannot notify.
-const IDLE_LOOK_EVERY: Duration = Duration::from_secs(1);
+const IDLE_POLL_EVERY: Duration = Duration::from_secs(1);
 
-/// Rings per second above which the dispatcher asks producers not to notify and polls by itself.
-const MAX_RINGS: u32 = 200;
+/// Notifications per second above which the dispatcher asks producers not to notify, and polls.
+const MAX_NOTIFICATIONS: u32 = 200;
 
 /// Pause after a failure of Postgres.
 const AFTER_FAILURE: Duration = Duration::from_millis(250);
@@ -66,8 +66,8 @@ struct DispatcherState {
     early_claims: EarlyClaims,
     /// Estimated time to claim at the head of a lane, in seconds.
     head_cost_s: f64,
-    rings: (Instant, u32),
-    loud_until: Instant,
+    notifications: (Instant, u32),
+    polling_until: Instant,
     notified_until: Instant,
 }
 
@@ -95,8 +95,8 @@ pub(super) async fn dispatch(shared: Arc<WorkerContext>, stopping: Stopping) {
         discovery: Discovery::new(now),
         early_claims: EarlyClaims::new(now),
         head_cost_s: 0.0,
-        rings: (now, 0),
-        loud_until: now,
+        notifications: (now, 0),
+        polling_until: now,
         notified_until: now,
     };
     tokio::select! {
@@ -164,7 +164,7 @@ async fn turn(
     if permits == 0 || dispatcher.claims.len() >= CLAIMS {
         // Messages are admitted without a permit, so their lanes are looked for all the same.
         if permits == 0 && !shared.is_halted() {
-            look(shared, dispatcher).await?;
+            poll(shared, dispatcher).await?;
         }
         tokio::select! {
             () = cancel.cancelled() => {}
@@ -174,7 +174,7 @@ async fn turn(
         }
         return Ok(());
     }
-    look(shared, dispatcher).await?;
+    poll(shared, dispatcher).await?;
     if serve(shared, dispatcher, permits).await {
         return Ok(());
     }
@@ -206,21 +206,21 @@ fn permits(shared: &WorkerContext, dispatcher: &mut DispatcherState, now: Instan
         .min(shared.config.batch)
 }
 
-async fn look(shared: &WorkerContext, dispatcher: &mut DispatcherState) -> Result<(), Error> {
+async fn poll(shared: &WorkerContext, dispatcher: &mut DispatcherState) -> Result<(), Error> {
     let woken = shared.notifier.take();
     let now = Instant::now();
-    if now.duration_since(dispatcher.rings.0) > Duration::from_secs(1) {
-        dispatcher.rings = (now, 0);
+    if now.duration_since(dispatcher.notifications.0) > Duration::from_secs(1) {
+        dispatcher.notifications = (now, 0);
     }
-    dispatcher.rings.1 += woken.times;
+    dispatcher.notifications.1 += woken.times;
     if woken.unheard {
         dispatcher.notified_until = dispatcher.notified_until.min(now);
     } else if shared.is_quiet() {
         // The poll for due work sees whether producers still notify.
-        dispatcher.notified_until = now + IDLE_LOOK_EVERY;
+        dispatcher.notified_until = now + IDLE_POLL_EVERY;
     }
-    if dispatcher.rings.1 > MAX_RINGS {
-        dispatcher.loud_until = now + Duration::from_secs(1);
+    if dispatcher.notifications.1 > MAX_NOTIFICATIONS {
+        dispatcher.polling_until = now + Duration::from_secs(1);
         if now < dispatcher.notified_until {
             dispatcher.notified_until = now;
             bounded(shared, shared.queue.wake_up()).await?;
@@ -229,7 +229,7 @@ async fn look(shared: &WorkerContext, dispatcher: &mut DispatcherState) -> Resul
     let owned = shared.shards.load(Ordering::Relaxed);
     dispatcher
         .discovery
-        .look(
+        .poll(
             shared,
             &mut dispatcher.scheduler,
             woken,
@@ -439,7 +439,7 @@ async fn settle(
 }
 
 /// Sleeps until a lane or a poll is due, a claim is done, or the notifier wakes it. Before a longer
-/// sleep it asks producers to ring and looks for new jobs once more, so that none enqueued in
+/// sleep it asks producers to notify and polls for new jobs once more, so that none enqueued in
 /// between is missed.
 async fn rest(
     shared: &WorkerContext,
@@ -455,16 +455,16 @@ async fn rest(
     if due.is_some_and(|at| at <= now) {
         return Ok(());
     }
-    // A broker rests only while a claim waits, and looks for jobs instead of listening for rings,
-    // which would take a connection.
+    // A broker rests only while a claim waits, and polls for jobs instead of listening, which would
+    // take a connection.
     let may_sleep = shared.broker.is_none()
         && dispatcher.claims.is_empty()
-        && now >= dispatcher.loud_until
+        && now >= dispatcher.polling_until
         && due.is_none_or(|at| at > now + NAP);
     if may_sleep && now >= dispatcher.notified_until {
         bounded(shared, shared.queue.fall_asleep()).await?;
         // Another worker may ask producers to be quiet again, so this holds for a while only.
-        dispatcher.notified_until = now + IDLE_LOOK_EVERY;
+        dispatcher.notified_until = now + IDLE_POLL_EVERY;
         dispatcher
             .discovery
             .arrivals(shared, &mut dispatcher.scheduler, Instant::now())
@@ -474,7 +474,7 @@ async fn rest(
     let until = [
         dispatcher.scheduler.next_due(now),
         Some(dispatcher.discovery.next(now < dispatcher.notified_until)),
-        Some(now + jittered(IDLE_LOOK_EVERY)),
+        Some(now + jittered(IDLE_POLL_EVERY)),
     ];
     let until = until.into_iter().flatten().min().unwrap_or(now);
     tokio::select! {

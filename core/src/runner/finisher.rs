@@ -69,11 +69,11 @@ pub(super) async fn finish_all(backlog: Backlog, mut ends: mpsc::Receiver<Finish
         writers.spawn(async move {
             let back = lanes_of_returned(&batch);
             let locked = write_all(&backlog, batch).await;
-            ring(&backlog, &back);
+            notify(&backlog, &back);
             drop(place);
             if !locked.is_empty() {
                 write_locked(&backlog, locked, &retriers).await;
-                ring(&backlog, &back);
+                notify(&backlog, &back);
             }
         });
     }
@@ -108,7 +108,7 @@ fn note(ended: Result<(), JoinError>) {
     }
 }
 
-fn ring(backlog: &Backlog, back: &[i64]) {
+fn notify(backlog: &Backlog, back: &[i64]) {
     if !back.is_empty() {
         backlog.notifier.notify(back);
     }

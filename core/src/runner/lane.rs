@@ -12,7 +12,7 @@ use crate::jobs::{LaneCursor, ReadyPriorities};
 /// goes first.
 const AGEING: Duration = Duration::from_secs(2);
 
-/// Jobs first asked for in a lane: the one that rang. Its claim looks for another.
+/// Jobs first asked for in a lane: the one of the notification. Its claim looks for another.
 const MIN_APPETITE: u32 = 1;
 
 /// Weight of a new sample in the estimate of a lane's mean cost.
@@ -21,7 +21,7 @@ const COST_WEIGHT: f64 = 0.3;
 /// Turns that cheaper jobs may take from a lane whose next job costs more than there is.
 const TURNS_LOST: u8 = 3;
 
-/// Number of passed jobs above which a ring does not begin a walk from the head.
+/// Number of passed jobs above which a notification does not begin a walk from the head.
 const FEW_PASSED: u32 = 1000;
 
 /// Shortest and longest time between two walks from the head past jobs that others serve, and the
@@ -176,7 +176,7 @@ impl Lane {
             return true;
         }
         if seen.head == i64::MAX {
-            // A ring does not name the job.
+            // A notification does not name the job.
             if passed.jobs <= FEW_PASSED {
                 self.passed = None;
                 return true;
@@ -194,7 +194,8 @@ impl Lane {
         is_news
     }
 
-    /// Returns true if so many jobs of other workers were passed that a ring tells nothing.
+    /// Returns true if so many jobs of other workers were passed that a notification means
+    /// nothing.
     pub fn is_deaf(&self) -> bool {
         self.passed
             .as_ref()

@@ -21,7 +21,7 @@ use crate::throttle::{self, Change, Name};
 /// Interval of promotions while jobs become due one after the other.
 const PROMOTE_EVERY: Duration = Duration::from_millis(200);
 /// Longest time between two polls for due work.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const POLL_EVERY: Duration = Duration::from_secs(1);
 /// Time without due jobs after which the next one is waited for.
 const QUIET_AFTER: Duration = Duration::from_secs(2);
 /// Time after which the rest of a crowd is left to the next tick, because a long tick would be
@@ -129,10 +129,10 @@ async fn look_and_promote(
         jobs |= due.jobs;
         if !jobs {
             // The sleep of the loop follows.
-            let next = due.next.unwrap_or(LOOK_EVERY).min(LOOK_EVERY);
+            let next = due.next.unwrap_or(POLL_EVERY).min(POLL_EVERY);
             rest = next.saturating_sub(PROMOTE_EVERY);
         }
-        looks.next = if is_busy { now + LOOK_EVERY } else { now };
+        looks.next = if is_busy { now + POLL_EVERY } else { now };
     }
     if jobs && promote_due(shared).await? > 0 {
         looks.promoted = Some(now);

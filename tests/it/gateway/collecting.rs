@@ -44,7 +44,7 @@ async fn the_usage_of_a_tenant_counts_messages_that_went_and_not_those_that_were
         tenant: "acme".to_owned(),
         messages: 10,
         wait: Some(Duration::from_secs(1)),
-        told: Some(Duration::from_secs(1)),
+        reported: Some(Duration::from_secs(1)),
     };
     let older = OlderCollectors::default();
     let histories = [("*", ChannelHistory::USUAL)];
@@ -70,7 +70,7 @@ async fn the_usage_of_operators_is_listed_behind_that_of_every_tenant() {
         tenant: tenant.to_owned(),
         messages: 10,
         wait: None,
-        told: None,
+        reported: None,
     });
     let histories = [("*", ChannelHistory::USUAL)];
     let moved = collect_granted(db, &OlderCollectors::default(), &grants, &histories).await;

@@ -121,7 +121,7 @@ async fn collect_all(queue: &Queue, kept_max: i32) {
             tenant: one.tenant,
             messages: one.messages,
             wait: None,
-            told: None,
+            reported: None,
         };
         let grants: Vec<TenantGrant> = waiting.into_iter().map(grant).collect();
         Box::pin(std::future::ready(grants))

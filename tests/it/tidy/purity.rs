@@ -42,7 +42,7 @@ const SERVICES: &[(&str, &str)] = &[
     ("gateway/collecting.rs", "Moves publications."),
     ("gateway/reading.rs", "Reads channels for a connection."),
     ("gateway/renewing.rs", "Looks for the end of the history."),
-    ("gateway/rings.rs", "Hears collectors."),
+    ("gateway/notifications.rs", "Hears collectors."),
     ("gateway/hub.rs", "Wakes connections."),
     ("gateway/window_lease.rs", "Holds a lease in Postgres."),
     ("gateway/batches.rs", "Batches requests of connections."),

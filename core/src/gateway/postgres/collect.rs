@@ -38,8 +38,8 @@ select a.tenant, (select count(*) from (select from flyball.publication p where 
 from unnest($1::text[]) as a(tenant)";
 
 /// Moves up to `$2` publications of each tenant of `$1`, counts them and the tenants that reached
-/// their limit (`$7`), and rings the gateways: of messages, and of tenants that wait (`$6`). `$3` to
-/// `$5` are the histories of channels by pattern, of which the first that fits holds. A channel that
+/// their limit (`$7`), and notifies the gateways of messages and of tenants that wait (`$6`). `$3`
+/// to `$5` are the histories of channels by pattern, of which the first that fits holds. A channel that
 /// had a history before counts what it does not keep, so that no reader takes the rest for all.
 // The statement is planned once, perhaps while there are no channels and publications, so a channel
 // is found by a probe, and the publications of a tenant by the order of its index. A channel that
@@ -138,13 +138,13 @@ used as (
 everything as (
     select count(*) as moved from moved
 ),
-rung as materialized (
+notified as materialized (
     select pg_notify('flyball_channel', w.words)
     from (select '' from everything e where e.moved > 0 union all select u.word from unnest($6::text[]) as u(word)) as w(words)
 )
 select o.tenant, o.channel as name, o.kept_max, e.moved
 from everything e
-cross join (select count(*) from rung) r
+cross join (select count(*) from notified) r
 left join counted o on o.id is not null and o.nth = o.messages and o.last_offset - o.first_offset >= o.kept_max + o.kept_max / 4"#;
 
 /// The oldest messages count as gone at once. Their rows stay for half a minute, for readers that
@@ -179,8 +179,8 @@ pub struct TenantGrant {
     pub messages: u32,
     /// The time until the next may go, if some must wait.
     pub wait: Option<Duration>,
-    /// The time for which messages wait, if the gateways must be told.
-    pub told: Option<Duration>,
+    /// The time for which messages wait, if it must be reported to the gateways.
+    pub reported: Option<Duration>,
 }
 
 /// The result of one poll of the publications.
@@ -288,7 +288,7 @@ fn waiting_in(row: &PgRow) -> Result<WaitingPublications, Error> {
     })
 }
 
-/// Moves what is granted, counts it, rings, and commits; returns the number of messages that were
+/// Moves what is granted, counts it, notifies, and commits; returns the number of messages that were
 /// moved, and the channels that have too many now.
 async fn move_granted(
     mut transaction: Transaction,
@@ -301,11 +301,11 @@ async fn move_granted(
         .unzip();
     let limited = grants
         .iter()
-        .filter_map(|grant| Some((grant.tenant.as_str(), grant.told?)));
-    let (limited, told): (Vec<&str>, Vec<String>) = limited
+        .filter_map(|grant| Some((grant.tenant.as_str(), grant.reported?)));
+    let (limited, reported): (Vec<&str>, Vec<String>) = limited
         .map(|(tenant, wait)| (tenant, format!("{} {tenant}", wait.as_millis().max(1))))
         .unzip();
-    if tenants.is_empty() && told.is_empty() {
+    if tenants.is_empty() && reported.is_empty() {
         transaction.commit().await?;
         return Ok((0, Vec::new()));
     }
@@ -320,7 +320,7 @@ async fn move_granted(
         .bind(&patterns)
         .bind(&kept_s)
         .bind(&kept_max)
-        .bind(&told)
+        .bind(&reported)
         .bind(&limited)
         .fetch_all(&mut transaction)
         .await?;

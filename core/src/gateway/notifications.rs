@@ -1,9 +1,8 @@
-//! Rings: the notifications with which collectors tell all gateways of messages and of tenants at
-//! their limit.
+//! The notifications of collectors: of new messages, and of tenants at their limit.
 //!
-//! Every role of the database may send one, so a ring is a hint and no more: of messages the
-//! gateway reads the history, of limits the table that only collectors write, and of erased inboxes
-//! whether they are gone.
+//! Every role of the database may send one, so a notification is a hint and no more: of messages the
+//! gateway reads the history, of limits the table that only collectors write, and of erased
+//! inboxes whether they are gone.
 
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ use super::service::Gateway;
 use super::tenant_mark::TenantMark;
 use crate::jobs::Error;
 
-/// The time after a collector has told of a limit in which a ring about it is believed.
+/// The time after a collector has recorded a limit in which a notification of it is believed.
 const BELIEVED_FOR: Duration = Duration::from_secs(3);
 
 /// The most erased inboxes that are noted at once.
@@ -29,8 +28,8 @@ impl Gateway {
         }
     }
 
-    /// Takes a ring: an empty one tells of messages, another one of an inbox that was erased, or of a
-    /// tenant at its limit.
+    /// Takes a notification: an empty one is about messages, others are about an inbox that was
+    /// erased, or a tenant at its limit.
     pub(super) fn hear(&self, payload: &str) {
         if let Some(mark) = payload.strip_prefix("erased ") {
             return self.hear_erased(mark);
@@ -75,8 +74,8 @@ impl Gateway {
         Ok(())
     }
 
-    /// Warns the connections of tenants of whose limits a collector has told.
-    pub(super) async fn tell_limits(&self) -> Result<(), Error> {
+    /// Warns the connections of tenants whose limits a collector has recorded.
+    pub(super) async fn warn_tenants(&self) -> Result<(), Error> {
         let heard = std::mem::take(&mut *self.heard.lock());
         if heard.is_empty() {
             return Ok(());
