@@ -127,6 +127,7 @@ async fn another_governor_leads_within_two_leases_without_a_bump_and_the_old_one
     turned_by(&fixture, 3).await;
     watcher.abort();
     let seen = seen.lock().unwrap().clone();
+    assert!(seen.len() > 2, "{seen:?}");
     assert!(
         seen.windows(2).all(|pair| pair[0].0 <= pair[1].0),
         "terms only grow: {seen:?}"

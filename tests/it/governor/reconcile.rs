@@ -339,11 +339,12 @@ async fn a_rate_whose_state_could_not_be_kept_is_not_taken_for_a_persons() {
     assert_eq!(rig.status().await.knobs.term, 2);
     let decisions = rig.journal.recent(Some("reindex"), 1000).await.unwrap();
     assert!(
-        decisions
-            .iter()
-            .all(|decision| decision.limiting != "person"),
+        !decisions.is_empty()
+            && decisions
+                .iter()
+                .all(|decision| decision.limiting != "person"),
         "{before}: {:?}",
-        decisions[0]
+        decisions.first()
     );
 
     rig.store.write_raw(&rig.name, "rps", "30");

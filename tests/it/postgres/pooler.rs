@@ -362,12 +362,9 @@ async fn whole_processes_enqueue_run_cancel_retry_rescue_govern_and_reindex_thro
     fixture.until_completed(&many, SOON).await;
     fixture.until_completed(&[posted], SOON).await;
     let counts = fixture.target.counts();
-    assert!(
-        counts
-            .iter()
-            .all(|(path, calls)| !path.starts_with("many") || *calls == 1),
-        "each ran once"
-    );
+    let of_many = counts.iter().filter(|(path, _)| path.starts_with("many"));
+    let of_many: Vec<usize> = of_many.map(|(_, calls)| *calls).collect();
+    assert_eq!(of_many, vec![1; 400], "each ran once");
 
     // Due jobs are promoted, a failed one is retried, a dead one starts over, and both kinds of
     // cancellation work.

@@ -60,6 +60,7 @@ async fn the_forecast_of_a_message_is_its_plan() {
         let message = json!({"category": "news", "dedup_key": n.to_string()});
         let id = gates.send(message).await;
         let before = explained(&gates, id).await;
+        assert!(!before.gates.is_empty());
         assert!(
             before
                 .gates

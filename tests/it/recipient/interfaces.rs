@@ -149,6 +149,7 @@ async fn many_messages_are_refused_together_and_the_first_over_the_cap_is_named(
     let (_, _, index) = refused(send(many(4)).await);
     assert_eq!((index, jobs(&gates).await), (Some(6), 0));
     let rows = send(many(3)).await.unwrap();
+    assert_eq!(rows.len(), 6);
     assert!(
         rows.iter()
             .all(|row| row.get::<&str, _>("status") == "planning")

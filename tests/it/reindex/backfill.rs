@@ -571,6 +571,7 @@ async fn documents_are_created_once_through_a_pipeline_where_the_job_wants_it_so
     assert_eq!(outcome, Outcome::Done);
     assert_eq!(index.ids(), [1, 2, 4, 5].into());
     let asked = index.asked.lock().unwrap().clone();
+    assert!(!asked.is_empty());
     assert!(
         asked
             .iter()

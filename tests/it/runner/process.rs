@@ -138,7 +138,9 @@ async fn migrations_run_while_a_worker_works() {
         "it worked while the migrations ran"
     );
     fixture.until_completed(&jobs, SOON).await;
-    assert!(fixture.target.counts().values().all(|calls| *calls == 1));
+    let counts = fixture.target.counts();
+    assert_eq!(counts.len(), jobs.len());
+    assert!(counts.values().all(|calls| *calls == 1));
 }
 
 #[tokio::test]

@@ -46,7 +46,9 @@ async fn the_jobs_of_a_killed_worker_run_elsewhere_within_its_time_to_live_plus_
         killed.elapsed()
     );
     fixture.until_completed(&jobs, SOON).await;
-    assert!(fixture.target.counts().values().all(|calls| *calls == 2));
+    let counts = fixture.target.counts();
+    assert_eq!(counts.len(), jobs.len());
+    assert!(counts.values().all(|calls| *calls == 2));
     assert_eq!(
         (
             fixture.ended(&jobs, "lost").await,

@@ -145,6 +145,7 @@ async fn the_messages_of_a_batch_go_by_the_clock_of_each_recipient() {
         "{body}"
     );
     let results = body["results"].as_array().unwrap();
+    assert_eq!(results.len(), zones.len(), "{body}");
     for (result, (zone, hour)) in results.iter().zip(zones.iter().zip(["00", "08", "14"])) {
         assert_eq!(result["status"], "held", "{body}");
         let rule = format!("2999-12-01T09:00 {zone}");
@@ -277,6 +278,7 @@ async fn a_cancelled_batch_leaves_no_item_in_a_digest() {
     assert_eq!(answer.status(), StatusCode::ACCEPTED);
     let answer: Value = answer.json().await.unwrap();
     let results = answer["results"].as_array().unwrap();
+    assert_eq!(results.len(), 100, "{answer}");
     assert!(results.iter().all(|one| one["status"] == "collected"));
     let other = served
         .send(
@@ -361,6 +363,7 @@ async fn the_answer_is_the_same_whoever_plans_the_message() {
     assert_eq!(limits_of(&answer)[1], "100", "no slot is used");
     let body: Value = answer.json().await.unwrap();
     let results = body["results"].as_array().unwrap();
+    assert_eq!(results.len(), 30, "{body}");
     assert!(
         results.iter().all(|one| one["status"] == "collected"),
         "{body}"
