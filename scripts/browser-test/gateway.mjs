@@ -4,14 +4,14 @@
 //   node scripts/browser-test/gateway.mjs [--clients 30] [--kills 3]
 //
 // The page has another origin than the gateway. Two processes share one Postgres: pages are connected
-// to the first, by a door that counts connections; the second publishes and goes on while the first is
+// to the first, by a balancer that counts connections; the second publishes and goes on while the first is
 // killed, so that every kill makes clients miss messages. FLYBALL names the program.
 // Exit code 0: no faults; 1: faults; 69: no Chromium or no program.
 
 import { once } from 'node:events';
 import { readFile } from 'node:fs/promises';
 import { createServer } from 'node:http';
-import { connect, createServer as createDoor } from 'node:net';
+import { connect, createServer as createProxy } from 'node:net';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 
@@ -98,19 +98,19 @@ async function startPage(gateway) {
   return { server, url: `http://127.0.0.1:${server.address().port}` };
 }
 
-/** A door in front of the gateway, as a load balancer is: new connections go where it points. */
-async function startDoor() {
-  const door = { target: 0, arrivals: [] };
-  const server = createDoor((socket) => {
-    door.arrivals.push(Date.now());
-    const inside = connect(door.target, '127.0.0.1');
+/** A load balancer in front of the gateway: new connections go where it points. */
+async function startBalancer() {
+  const balancer = { target: 0, arrivals: [] };
+  const server = createProxy((socket) => {
+    balancer.arrivals.push(Date.now());
+    const inside = connect(balancer.target, '127.0.0.1');
     const cut = () => { socket.destroy(); inside.destroy(); };
     for (const one of [socket, inside]) one.on('error', cut).on('close', cut);
     socket.pipe(inside).pipe(socket);
   });
   server.listen(0, '127.0.0.1');
   await once(server, 'listening');
-  return Object.assign(door, { server, url: `http://127.0.0.1:${server.address().port}` });
+  return Object.assign(balancer, { server, url: `http://127.0.0.1:${server.address().port}` });
 }
 
 /** Publishes numbers to a channel until it is stopped; notes the ids that were accepted. */
@@ -137,7 +137,7 @@ async function main() {
     console.error(program ? 'no chromium found: install it (apt-get install chromium) or set CHROMIUM to its path' : 'no program found: run cargo build, or set FLYBALL to its path');
     return 69;
   }
-  const door = await startDoor();
+  const balancer = await startBalancer();
   const publishers = { url: '' };
   const page = await startPage(() => publishers.url);
   const stack = await Stack.start(program, SETTINGS, {
@@ -148,26 +148,26 @@ async function main() {
   });
   const browser = await Chromium.start();
   try {
-    await run({ stack, door, page, publishers, tab: await browser.page() });
+    await run({ stack, balancer, page, publishers, tab: await browser.page() });
   } finally {
     await browser.close();
     await stack.stop();
     page.server.close();
-    door.server.close();
+    balancer.server.close();
   }
   for (const fault of failures) console.error(fault);
   return failures.length ? 1 : 0;
 }
 
-async function run({ stack, door, page, publishers, tab }) {
+async function run({ stack, balancer, page, publishers, tab }) {
   const publisher = await stack.serve();
   publishers.url = publisher.url;
   let gateway = await stack.serve();
-  door.target = gateway.port;
+  balancer.target = gateway.port;
   const own = gateway.port;
   await tab.open(page.url);
   await tab.until('the page', 'window.isLoaded');
-  await tab.evaluate(`start(${clients}, ${JSON.stringify(door.url)})`);
+  await tab.evaluate(`start(${clients}, ${JSON.stringify(balancer.url)})`);
   await tab.until('all subscriptions', `seen.length === ${clients} && seen.every((one) => one.isReady)`, 30_000);
   const traffic = startTraffic(publisher.url);
   /** Waits for everything that is published by now, and returns the faults of what came. */
@@ -182,7 +182,7 @@ async function run({ stack, door, page, publishers, tab }) {
     await check(`kill ${round}: clients come back to the same address and have every message once and in order`, async () => {
       const [opened, missed] = [await total('opened'), await total('missed')];
       await pause(300 + Math.random() * 700);
-      const [from, killed] = [door.arrivals.length, Date.now()];
+      const [from, killed] = [balancer.arrivals.length, Date.now()];
       await gateway.kill('SIGKILL');
       // Real time: messages must be published while the clients are away.
       await pause(500);
@@ -191,7 +191,7 @@ async function run({ stack, door, page, publishers, tab }) {
       const faults = await faultsByNow();
       const resumed = await total('missed') - missed;
       const halves = [0, 0];
-      for (const at of door.arrivals.slice(from)) halves[Math.min(1, Math.floor((at - killed) / (DRAIN_S * 500)))] += 1;
+      for (const at of balancer.arrivals.slice(from)) halves[Math.min(1, Math.floor((at - killed) / (DRAIN_S * 500)))] += 1;
       console.log(`     ${clients} clients, ${resumed} messages from the history, attempts in the halves of ${DRAIN_S} s: ${halves.join(', ')}`);
       if (halves.includes(0)) faults.push('the attempts are not spread');
       return resumed > 0 ? faults : [...faults, 'nobody missed a message'];
@@ -201,18 +201,18 @@ async function run({ stack, door, page, publishers, tab }) {
   await check('a process that is asked to stop sends its clients to the next one over its drain, and nothing is lost', async () => {
     const opened = await total('opened');
     const next = await stack.serve();
-    door.target = next.port;
-    const from = door.arrivals.length;
+    balancer.target = next.port;
+    const from = balancer.arrivals.length;
     const began = Date.now();
     const { code } = await gateway.kill('SIGTERM');
     await tab.until('every client', `seen.reduce((sum, one) => sum + one.opened, 0) >= ${opened + clients} && seen.every((one) => one.state === 'open')`, 30_000);
     const faults = await faultsByNow();
     const quarters = [0, 0, 0, 0];
-    for (const at of door.arrivals.slice(from)) quarters[Math.min(3, Math.max(0, Math.floor((at - began) / (DRAIN_S * 250))))] += 1;
+    for (const at of balancer.arrivals.slice(from)) quarters[Math.min(3, Math.max(0, Math.floor((at - began) / (DRAIN_S * 250))))] += 1;
     console.log(`     ${clients} reconnections in the quarters of ${DRAIN_S} s: ${quarters.join(', ')}`);
     if (code !== 0) faults.push(`the process ended with ${code}`);
     if (quarters.some((count) => count === 0 || count > clients / 2)) faults.push(`the reconnections are not spread: ${quarters}`);
-    if (door.arrivals.length - from !== clients) faults.push(`${door.arrivals.length - from} connections for ${clients} clients`);
+    if (balancer.arrivals.length - from !== clients) faults.push(`${balancer.arrivals.length - from} connections for ${clients} clients`);
     gateway = next;
     return faults;
   });
@@ -237,7 +237,7 @@ async function run({ stack, door, page, publishers, tab }) {
     const other = page.url.replace('127.0.0.1', 'localhost');
     await tab.open(other);
     await tab.until('the page', 'window.isLoaded');
-    await tab.evaluate(`start(1, ${JSON.stringify(door.url)})`);
+    await tab.evaluate(`start(1, ${JSON.stringify(balancer.url)})`);
     await tab.until('the refusal', `seen[0].client.state.name === 'closed'`, 15_000);
     const { code, message } = await tab.evaluate(`(({ code, message }) => ({ code, message }))(seen[0].client.state.error)`);
     const faults = (await tab.evaluate('seen[0].opened')) === 0 ? [] : ['it was let in'];

@@ -88,11 +88,11 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
         }
         Command::Pause(args) => {
             let state = batches.pause(args.id, &args.signed.signature()).await?;
-            told(&args, state.ok_or_else(|| gone(args.id))?, "paused")?;
+            report(&args, state.ok_or_else(|| gone(args.id))?, "paused")?;
         }
         Command::Resume(args) => {
             let state = batches.resume(args.id, &args.signed.signature()).await?;
-            told(&args, state.ok_or_else(|| gone(args.id))?, "resumed")?;
+            report(&args, state.ok_or_else(|| gone(args.id))?, "resumed")?;
         }
         Command::Cancel(args) => {
             let cancelled = batches.cancel(args.id, &args.signed.signature()).await?;
@@ -119,7 +119,7 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
     Ok(ExitCode::SUCCESS)
 }
 
-fn told(args: &ChangeArgs, state: String, change: &str) -> anyhow::Result<()> {
+fn report(args: &ChangeArgs, state: String, change: &str) -> anyhow::Result<()> {
     if state == "cancelled" {
         let message = format!("batch {} is cancelled and cannot be {change}", args.id);
         return Err(CliError::Refused(message).into());

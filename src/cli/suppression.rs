@@ -100,7 +100,7 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
                 true => "is suppressed",
                 false => "was suppressed already",
             };
-            told(&args.signed, &whom, true, changed, change)?;
+            report(&args.signed, &whom, true, changed, change)?;
         }
         Command::Remove(args) => {
             let whom = parsed(&args.whom)?;
@@ -113,7 +113,7 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
                 true => "may get messages again",
                 false => "was not suppressed",
             };
-            told(&args.signed, &whom, false, changed, change)?;
+            report(&args.signed, &whom, false, changed, change)?;
         }
         Command::Check(args) => {
             let whom = parsed(&args.whom)?;
@@ -184,7 +184,7 @@ fn reason(one: &Suppression) -> String {
     }
 }
 
-fn told(
+fn report(
     signed: &AuditArgs,
     whom: &Recipient,
     suppressed: bool,

@@ -70,7 +70,7 @@ pub struct BehindReader {
     pub epoch: i64,
     /// The offset from which the history must be read.
     pub next: i64,
-    /// True if the client has not been told yet.
+    /// True if the client has not been notified yet.
     pub is_news: bool,
 }
 
@@ -122,11 +122,11 @@ impl Peer {
             .warned_at
             .is_none_or(|at| now.duration_since(at) >= WARNING_INTERVAL);
         // A connection without room for a frame of control has worse trouble than a limit.
-        let is_told = is_due && state.outbox.push_control(frame.clone());
-        if is_told {
+        let is_reported = is_due && state.outbox.push_control(frame.clone());
+        if is_reported {
             state.warned_at = Some(now);
         }
-        is_told
+        is_reported
     }
 }
 
@@ -154,7 +154,7 @@ impl PeerState {
             channel: sub.channel.clone(),
             epoch: sub.epoch,
             next,
-            is_news: !std::mem::replace(&mut sub.is_told, true),
+            is_news: !std::mem::replace(&mut sub.is_reported, true),
         })
     }
 
@@ -386,11 +386,11 @@ impl Hub {
         let frame = server_frame::warning(Warning::RateLimited { wait_s });
         let peers: Vec<Arc<Peer>> = entry.peers.lock().values().cloned().collect();
         let warned = peers.iter().filter(|peer| {
-            let is_told = peer.warn(&frame, now);
-            if is_told {
+            let is_reported = peer.warn(&frame, now);
+            if is_reported {
                 self.wake_in_turn(peer);
             }
-            is_told
+            is_reported
         });
         let warned = warned.count();
         *entry.warnings.lock() += warned as i64;

@@ -16,8 +16,8 @@ pub struct Subscription {
     pub place: ReadPlace,
     /// Messages without offsets that were dropped and not yet reported.
     pub missed: u32,
-    /// True if the client has been told that it is behind.
-    pub is_told: bool,
+    /// True if the client was notified that it is behind.
+    pub is_reported: bool,
     /// A message that was delivered and is not acknowledged yet, with the time.
     pub sampled: Option<(i64, Instant)>,
 }
@@ -57,7 +57,7 @@ impl Subscription {
             epoch: 0,
             place: ReadPlace::Joining { epoch: 0, seen: 0 },
             missed: 0,
-            is_told: false,
+            is_reported: false,
             sampled: None,
         }
     }
@@ -133,7 +133,7 @@ impl Subscription {
             false => ReadPlace::Behind { next, seen },
         };
         // A client that resumes knows that messages are missing.
-        self.is_told = true;
+        self.is_reported = true;
         self.tell_when_live();
     }
 
@@ -157,7 +157,7 @@ impl Subscription {
 
     fn tell_when_live(&mut self) {
         if matches!(self.place, ReadPlace::Live { .. }) {
-            self.is_told = false;
+            self.is_reported = false;
         }
     }
 

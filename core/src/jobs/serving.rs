@@ -16,7 +16,7 @@ const MAX_WORKERS_NAMED: usize = 5;
 /// The most differing settings that a refusal names.
 const MAX_SETTINGS_NAMED: usize = 10;
 
-/// The jobs that a process was told to serve, as patterns; an empty list stands for all.
+/// The jobs that a process is set to serve, as patterns; an empty list stands for all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Serves {
     /// The throttles.
@@ -61,7 +61,7 @@ pub struct WorkerCapabilities {
     pub is_fresh: bool,
     /// True for a broker, which claims for workers in other programs.
     pub is_broker: bool,
-    /// The throttles that the worker was told to serve, as patterns; empty for all.
+    /// The throttles that the worker is set to serve, as patterns; empty for all.
     pub throttles: Vec<String>,
     /// The kinds that the worker runs.
     pub kinds: BTreeSet<String>,
@@ -187,12 +187,12 @@ pub fn differences(all_workers: &[WorkerCapabilities]) -> Vec<String> {
             ));
         }
     }
-    let (all, told): (Vec<&WorkerCapabilities>, Vec<&WorkerCapabilities>) = workers
+    let (all, limited): (Vec<&WorkerCapabilities>, Vec<&WorkerCapabilities>) = workers
         .iter()
         .copied()
         .partition(|worker| worker.throttles.is_empty());
     if !all.is_empty() {
-        for worker in told {
+        for worker in limited {
             let throttles = worker.throttles.join(", ");
             answer.push(format!(
                 "{} serves only the throttles {throttles}",

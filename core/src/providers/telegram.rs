@@ -261,10 +261,10 @@ fn judge(
         () if !parameters["migrate_to_chat_id"].is_null() => "migrated",
         () => description.split(": ").nth(1).unwrap_or(description),
     };
-    let told_delay = parameters["retry_after"]
+    let stated_delay = parameters["retry_after"]
         .as_f64()
         .map(|seconds| seconds.clamp(0.0, MAX_RETRY_AFTER.as_secs_f64()));
-    let told_delay = told_delay
+    let stated_delay = stated_delay
         .map(Duration::from_secs_f64)
         .or_else(|| retry_after(headers, now_s));
     let reason = match word {
@@ -276,11 +276,11 @@ fn judge(
             .as_i64()
             .map(|id| id.to_string()),
         key: Some(hidden[1].to_owned()),
-        delay: Some(told_delay.unwrap_or(DEFAULT_CHAT_PAUSE)),
+        delay: Some(stated_delay.unwrap_or(DEFAULT_CHAT_PAUSE)),
         reason,
     };
     ProviderResponse {
-        delay: told_delay,
+        delay: stated_delay,
         ..ProviderResponse::new(
             outcome::sent(outcome::class(CODES, &status, word), facts),
             status,

@@ -195,7 +195,7 @@ pub(super) fn class(error: &sqlx::Error) -> String {
 
 /// Returns the text of an error; in that of the driver is the line of Postgres' own source, which
 /// reads like one of the statement.
-pub(super) fn told(error: &sqlx::Error) -> String {
+pub(super) fn message(error: &sqlx::Error) -> String {
     error.as_database_error().map_or_else(
         || error.to_string(),
         |from_server| from_server.message().to_owned(),

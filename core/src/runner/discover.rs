@@ -85,7 +85,7 @@ pub(super) struct Discovery {
     next_weights: Instant,
     weights_read: Option<Instant>,
     swept: Option<Instant>,
-    /// Lanes of throttles that this worker was told to leave to others.
+    /// Lanes of throttles that this worker leaves to others.
     foreign: HashSet<i64>,
 }
 
@@ -152,7 +152,7 @@ impl Discovery {
                 .collect();
             self.take_in(shared, scheduler, &seen).await?;
         }
-        let somewhere = woken.somewhere || scheduler.is_deaf(&woken.lanes);
+        let somewhere = woken.somewhere || scheduler.ignores_notifications(&woken.lanes);
         let now = Instant::now();
         if woken.unheard {
             (self.next_look_back, self.next_sweep) = (now, now);
@@ -333,7 +333,7 @@ impl Discovery {
             self.foreign.clear();
         }
         unknown.retain(|seen| !self.foreign.contains(&seen.lane_id));
-        let told = &shared.served.told;
+        let own = &shared.served.own;
         let not_known = unknown.len();
         let unknown = shared.admissions.lock().seen(&unknown, Instant::now());
         let mut has_admissions = unknown.len() < not_known;
@@ -347,7 +347,7 @@ impl Discovery {
                     // Every worker admits messages, whatever throttles it serves.
                     shared.admissions.lock().adopt(named, seen, Instant::now());
                     has_admissions = true;
-                } else if told.has_throttle(&named.throttle) && !is_admission(&named.throttle) {
+                } else if own.has_throttle(&named.throttle) && !is_admission(&named.throttle) {
                     scheduler.adopt(named, seen, Instant::now());
                 } else {
                     self.foreign.insert(named.lane_id);

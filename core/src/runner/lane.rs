@@ -196,7 +196,7 @@ impl Lane {
 
     /// Returns true if so many jobs of other workers were passed that a notification means
     /// nothing.
-    pub fn is_deaf(&self) -> bool {
+    pub fn ignores_notifications(&self) -> bool {
         self.passed
             .as_ref()
             .is_some_and(|passed| passed.jobs > FEW_PASSED)

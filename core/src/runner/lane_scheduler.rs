@@ -211,10 +211,10 @@ impl LaneScheduler {
 
     /// Returns true if a ring for one of the lanes does not tell whether this worker serves the new
     /// job.
-    pub fn is_deaf<'a>(&self, lanes: impl IntoIterator<Item = &'a i64>) -> bool {
+    pub fn ignores_notifications<'a>(&self, lanes: impl IntoIterator<Item = &'a i64>) -> bool {
         lanes
             .into_iter()
-            .any(|id| self.lanes.get(id).is_some_and(Lane::is_deaf))
+            .any(|id| self.lanes.get(id).is_some_and(Lane::ignores_notifications))
     }
 
     /// Records the end of a sweep over all lanes; forgets lanes that have been idle for several, or

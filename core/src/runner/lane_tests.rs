@@ -186,7 +186,7 @@ fn a_ring_begins_a_walk_past_few_jobs_and_not_past_many() {
         let began = lane.begin_walk(now);
         lane.walked(began, &[], &walk(place(1, 9), passed, true), true, now);
 
-        assert_eq!(lane.is_deaf(), !hears);
+        assert_eq!(lane.ignores_notifications(), !hears);
         assert_eq!(lane.is_news(&seen(0b1111, i64::MAX), now), hears);
     }
 }

@@ -21,8 +21,8 @@ const NOTE_EVERY: Duration = Duration::from_secs(5);
 
 /// The part of all jobs that this worker serves.
 pub(super) struct Served {
-    /// The jobs that the worker was told to serve.
-    pub(super) told: Serves,
+    /// The jobs that the worker is set to serve.
+    pub(super) own: Serves,
     /// The throttles, as patterns, of each live worker that has a kind or a capability that this one
     /// does not have.
     others: Mutex<Arc<Vec<Vec<String>>>>,
@@ -45,9 +45,9 @@ struct Comparison {
 }
 
 impl Served {
-    pub(super) fn new(told: Serves) -> Self {
+    pub(super) fn new(own: Serves) -> Self {
         Self {
-            told,
+            own,
             others: Mutex::default(),
             mixed: Mutex::default(),
             live: Mutex::default(),
@@ -59,11 +59,11 @@ impl Served {
     /// Returns true if the lanes of the throttle may hold jobs that this worker does not serve, so
     /// that it must look before it takes.
     pub(super) fn is_partial(&self, throttle: &str, now: Instant) -> bool {
-        if !self.told.kinds.is_empty() || !self.told.pools.is_empty() {
+        if !self.own.kinds.is_empty() || !self.own.pools.is_empty() {
             return true;
         }
         let others = self.others.lock().clone();
-        if others.iter().any(|told| is_served(told, throttle)) {
+        if others.iter().any(|other| is_served(other, throttle)) {
             return true;
         }
         let mixed = self.mixed.lock();
@@ -186,11 +186,11 @@ mod tests {
         assert_eq!(served.compare(1, live, 7, now), Some((0, 1)));
         assert!(served.is_partial("sms", now));
 
-        let told = Served::new(Serves {
+        let own = Served::new(Serves {
             kinds: vec!["http".into()],
             ..Serves::default()
         });
-        assert!(told.is_partial("sms", now));
+        assert!(own.is_partial("sms", now));
     }
 
     #[test]

@@ -298,7 +298,7 @@ fn doors_take_what_the_hash_can_hold() {
 }
 
 #[test]
-fn doors_refuse_the_rest_and_name_what_is_allowed() {
+fn interfaces_refuse_the_rest_and_name_what_is_allowed() {
     let cases = [
         ("rps", json!("ten"), "must be a number"),
         ("rps", json!(-3), "must be a number"),

@@ -36,17 +36,17 @@ const FLOOD: usize = 2000;
 const FLOODING: usize = 20;
 
 /// The ways of a tenant beyond its limit, and its readers, in each measurement beside it.
-const BESIDE: [(FloodDoor, usize); 5] = [
-    (FloodDoor::Clients, 1),
-    (FloodDoor::Clients, 100),
-    (FloodDoor::Clients, 1000),
-    (FloodDoor::Sql, 1),
-    (FloodDoor::Sql, 100),
+const BESIDE: [(FloodInterface, usize); 5] = [
+    (FloodInterface::Clients, 1),
+    (FloodInterface::Clients, 100),
+    (FloodInterface::Clients, 1000),
+    (FloodInterface::Sql, 1),
+    (FloodInterface::Sql, 100),
 ];
 
 /// The interface at which a tenant publishes beyond its limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum FloodDoor {
+enum FloodInterface {
     /// Connections to the gateway.
     Clients,
     /// Transactions of 200 messages. They take 8 ms of a core each, and the servers have the same two
@@ -54,7 +54,7 @@ enum FloodDoor {
     Sql,
 }
 
-impl FloodDoor {
+impl FloodInterface {
     fn words(self) -> &'static str {
         match self {
             Self::Clients => "by its clients",
@@ -84,14 +84,14 @@ pub async fn measure(cli: &GatewayArgs, report: Report) -> anyhow::Result<()> {
         for place in 0..=BESIDE.len() {
             let other = place.checked_sub(1).map(|place| BESIDE[place]);
             let others = match other {
-                Some((door, readers)) => {
-                    Some(Readers::start(&gateway.address, readers, door).await?)
+                Some((interface, readers)) => {
+                    Some(Readers::start(&gateway.address, readers, interface).await?)
                 }
                 None => None,
             };
             let stop = Arc::new(AtomicBool::new(false));
             let flooding = async {
-                if other.is_some_and(|(door, _)| door == FloodDoor::Sql) {
+                if other.is_some_and(|(interface, _)| interface == FloodInterface::Sql) {
                     flood(&gateway, &stop).await;
                 }
             };
@@ -117,8 +117,11 @@ pub async fn measure(cli: &GatewayArgs, report: Report) -> anyhow::Result<()> {
             table.row([
                 count(cli.connections as f64),
                 match other {
-                    Some((door, readers)) => {
-                        format!("{FLOOD}/s of another {}, {readers} readers", door.words())
+                    Some((interface, readers)) => {
+                        format!(
+                            "{FLOOD}/s of another {}, {readers} readers",
+                            interface.words()
+                        )
                     }
                     None => "nobody".to_owned(),
                 },
@@ -132,10 +135,10 @@ pub async fn measure(cli: &GatewayArgs, report: Report) -> anyhow::Result<()> {
         }
     }
     let alone = median(alone);
-    for ((door, readers), p99s) in BESIDE.iter().zip(beside) {
+    for ((interface, readers), p99s) in BESIDE.iter().zip(beside) {
         report.bullet(&format!(
             "p99 beside another that publishes {} to {readers} readers: {:.2} of alone, medians of {} (goal: at most 1.1)",
-            door.words(),
+            interface.words(),
             median(p99s) / alone,
             cli.rounds
         ));
@@ -169,12 +172,16 @@ struct Readers {
 impl Readers {
     /// Returns when all have subscribed. If the tenant floods the gateway by its clients, the same
     /// process does.
-    async fn start(address: &str, readers: usize, door: FloodDoor) -> anyhow::Result<Self> {
+    async fn start(
+        address: &str,
+        readers: usize,
+        interface: FloodInterface,
+    ) -> anyhow::Result<Self> {
         let mut process = Command::new("nice")
             .args(["-n", "19"])
             .arg(std::env::current_exe()?)
             .args(["--read", address, "--readers", &readers.to_string()])
-            .args((door == FloodDoor::Clients).then_some("--flood"))
+            .args((interface == FloodInterface::Clients).then_some("--flood"))
             .stdout(Stdio::piped())
             .kill_on_drop(true)
             .spawn()?;

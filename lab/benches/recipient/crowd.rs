@@ -1,4 +1,4 @@
-//! A crowd that is due at one time, and critical messages by every door beside its release.
+//! A crowd that is due at one time, and critical messages by every interface beside its release.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::world::{NotifyServers, POOL, WorkerProcess, recipient, unix_s};
 /// The goal for the time from a critical message to its start, at p99, in milliseconds.
 const GOAL_MS: f64 = 1000.0;
 
-/// The critical messages of each door, ten a second.
+/// The critical messages of each interface, ten a second.
 const CRITICAL: usize = 300;
 const CRITICAL_EVERY: Duration = Duration::from_millis(100);
 
@@ -35,15 +35,16 @@ const TOKEN: (&str, &str) = (
 
 /// The ways in which a message comes.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Door {
+enum SendInterface {
     Sql,
     Http,
     Rust,
 }
 
-const DOORS: [Door; 3] = [Door::Sql, Door::Http, Door::Rust];
+const INTERFACES: [SendInterface; 3] =
+    [SendInterface::Sql, SendInterface::Http, SendInterface::Rust];
 
-impl Door {
+impl SendInterface {
     fn name(self) -> &'static str {
         match self {
             Self::Sql => "SQL",
@@ -71,10 +72,11 @@ pub async fn measure(cli: &RecipientArgs, report: Report) -> anyhow::Result<()> 
         .execute(&world.queue.pool)
         .await?;
     tokio::time::sleep(HELD_FOR).await;
-    let doors = DOORS.map(|door| tokio::spawn(send(door, world.queue.clone(), url.clone())));
+    let senders =
+        INTERFACES.map(|interface| tokio::spawn(send(interface, world.queue.clone(), url.clone())));
     let mut all = Vec::new();
-    for door in doors {
-        all.push(door.await??);
+    for sender in senders {
+        all.push(sender.await??);
     }
     worker.check()?;
     tokio::time::sleep(PATIENCE).await;
@@ -96,12 +98,12 @@ pub async fn measure(cli: &RecipientArgs, report: Report) -> anyhow::Result<()> 
     .bind(i64::try_from(cli.crowd)?)
     .fetch_one(&world.queue.pool)
     .await?;
-    for (door, sent) in DOORS.iter().zip(all) {
+    for (interface, sent) in INTERFACES.iter().zip(all) {
         let waits = waits(&world.queue, &sent).await?;
         let at = |share: f64| quantile(waits.clone(), share);
         let word = if at(0.99) <= GOAL_MS { "met" } else { "missed" };
         table.row([
-            format!("by {}", door.name()),
+            format!("by {}", interface.name()),
             count(released as f64),
             format!("{:.0}", at(0.5)),
             format!("{:.0} (≤ {GOAL_MS:.0}: {word})", at(0.99)),
@@ -141,29 +143,33 @@ async fn hold(crowd: usize, queue: &Queue) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Sends critical messages by one door, and returns each job with the time at which its request
-/// began.
-async fn send(door: Door, queue: Queue, url: String) -> anyhow::Result<Vec<(i64, f64)>> {
+/// Sends critical messages by one interface, and returns each job with the time at which its
+/// request began.
+async fn send(
+    interface: SendInterface,
+    queue: Queue,
+    url: String,
+) -> anyhow::Result<Vec<(i64, f64)>> {
     let client = Client::new();
     let mut sent = Vec::new();
     let begun = tokio::time::Instant::now();
     for n in 0..CRITICAL {
-        let place = n * DOORS.len() + door as usize;
+        let place = n * INTERFACES.len() + interface as usize;
         let message = json!({
             "channel": "sms", "to": recipient(place), "body": "Your code", "category": "security", "priority": "critical",
             "dedup_key": place.to_string(),
         });
         let at = unix_s();
-        let id = match door {
-            Door::Sql => {
+        let id = match interface {
+            SendInterface::Sql => {
                 sqlx::query_scalar("select (flyball.notify($1, $2)).id")
                     .bind(POOL)
                     .bind(message)
                     .fetch_one(&queue.pool)
                     .await?
             }
-            Door::Http => post(&client, &url, &message).await?,
-            Door::Rust => {
+            SendInterface::Http => post(&client, &url, &message).await?,
+            SendInterface::Rust => {
                 let job = NewJob {
                     priority: 0,
                     ..NewJob::new("notification", message).throttle(POOL)

@@ -27,7 +27,7 @@ struct ConnectionsShared {
     crowd: Mutex<ConnectionSlots<CancellationToken>>,
     open: Family<StateLabels, Gauge>,
     refused: Family<Reason, Counter>,
-    told: Mutex<LogLimiter>,
+    log_limit: Mutex<LogLimiter>,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -75,7 +75,7 @@ impl Connections {
             crowd: Mutex::new(ConnectionSlots::new(most)),
             open: Family::default(),
             refused: Family::default(),
-            told: Mutex::default(),
+            log_limit: Mutex::default(),
         };
         for reason in ConnectionRefusal::ALL {
             // A series that begins with its first event hides that event from `rate`.
@@ -142,11 +142,11 @@ impl Connections {
                 reason: why.as_str(),
             })
             .inc();
-        let mut told = self.0.told.lock();
-        told.since += 1;
-        if told.at.is_none_or(|at| at.elapsed() >= LOG_INTERVAL) {
-            let (count, reason) = (told.since, why.as_str());
-            *told = LogLimiter {
+        let mut log_limit = self.0.log_limit.lock();
+        log_limit.since += 1;
+        if log_limit.at.is_none_or(|at| at.elapsed() >= LOG_INTERVAL) {
+            let (count, reason) = (log_limit.since, why.as_str());
+            *log_limit = LogLimiter {
                 at: Some(Instant::now()),
                 since: 0,
             };

@@ -293,7 +293,7 @@ fn a_manual_mode_with_an_end_tells_how_long_it_lasts() {
 }
 
 #[test]
-fn an_edit_past_the_doors_is_nobodys_and_what_stands_beside_it_is_not_its_reason() {
+fn an_edit_in_redis_is_nobodys_and_what_stands_beside_it_is_not_its_reason() {
     let mut manual = status(50.0, Mode::Manual);
     (manual.knobs.by, manual.knobs.why) = ("governor".to_owned(), "search-load reads 2".to_owned());
     let view = governed(1.0, |state, _| {

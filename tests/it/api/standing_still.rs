@@ -72,7 +72,7 @@ async fn sentence(api: &str, throttle: &str) -> String {
 }
 
 #[tokio::test]
-async fn keys_that_their_servers_refuse_are_named_by_every_door_with_the_way_to_free_them() {
+async fn keys_that_their_servers_refuse_are_named_by_every_interface_with_the_way_to_free_them() {
     let fixture = ProcessFixture::new("rps = 50").await;
     fixture.knobs_file("hooks", "[knobs]\nmode = \"manual\"\nrps = 50\n");
     let (url, process) = (server().await, fixture.serve());

@@ -88,7 +88,7 @@ async fn a_waiting_row_says_whether_its_job_holds_a_unique_key_until_it_ends() {
 }
 
 #[tokio::test]
-async fn the_bell_names_the_lane_that_got_work_and_no_lane_where_several_did() {
+async fn a_notification_names_the_lane_that_got_work_and_no_lane_where_several_did() {
     let (database, queue) = queue().await;
     let mut listener = sqlx::postgres::PgListener::connect(database.url())
         .await

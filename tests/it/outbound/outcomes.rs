@@ -398,7 +398,7 @@ async fn a_job_that_is_told_to_stop_stops() {
 }
 
 #[test]
-fn the_door_lists_every_issue() {
+fn a_refusal_lists_every_issue() {
     let handler = handler(true);
 
     let issues = |args: Value| handler.prepare(&args).err().unwrap_or_default();

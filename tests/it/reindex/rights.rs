@@ -147,7 +147,7 @@ fn attempts(elsewhere: &str) -> Vec<(Value, &'static str)> {
 }
 
 #[tokio::test]
-async fn a_job_names_what_the_operator_has_given_and_every_door_refuses_the_rest() {
+async fn a_job_names_what_the_operator_has_given_and_every_interface_refuses_the_rest() {
     let fixture = ProcessFixture::new("rps = -1").await;
     let (index, url) = Index::start().await;
     fixture.settings_file(&format!(

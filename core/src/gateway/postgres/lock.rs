@@ -29,7 +29,7 @@ pub struct OlderCollectors {
 #[derive(Debug)]
 struct HeldLock {
     since: Instant,
-    is_told: bool,
+    is_reported: bool,
 }
 
 impl OlderCollectors {
@@ -42,13 +42,13 @@ impl OlderCollectors {
         }
         let held = held.get_or_insert(HeldLock {
             since: now,
-            is_told: false,
+            is_reported: false,
         });
         if now.duration_since(held.since) < PATIENCE {
             return false;
         }
-        if !held.is_told {
-            held.is_told = true;
+        if !held.is_reported {
+            held.is_reported = true;
             tracing::warn!(
                 "a session keeps the advisory lock of collectors of an older version; messages of \
                  channels are moved without it"

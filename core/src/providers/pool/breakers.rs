@@ -181,7 +181,7 @@ impl Breakers {
                 locked(&self.seen).insert(account.to_owned(), after.clone());
                 let (from, to) = (before.state, after.state);
                 // A new cooldown after a failed probe is reported as well.
-                let is_told = from != to || before.until_ms != after.until_ms;
+                let is_reported = from != to || before.until_ms != after.until_ms;
                 let why = if after.why.is_empty() {
                     before.why
                 } else {
@@ -195,7 +195,7 @@ impl Breakers {
                     at_ms: noted.now_ms,
                     until_ms: after.until_ms,
                 };
-                return Ok(is_told.then_some(change));
+                return Ok(is_reported.then_some(change));
             }
         }
         Err(Error::Lost(

@@ -89,8 +89,8 @@ update flyball.message_plan set slot_lists = '{}', slot_s = '{}' where job_id = 
 struct TakenSlots {
     job_id: i64,
     recipient: RecipientKey,
-    /// The time that was told, if its plan is not recorded: it was to go at once.
-    told: Timestamp,
+    /// The planned time, if its plan is not recorded: it was to go at once.
+    planned_at: Timestamp,
     slots: Vec<(StoredList, i64)>,
 }
 
@@ -166,7 +166,7 @@ pub async fn verify(
             slots.push(TakenSlots {
                 job_id: input.message.job_id,
                 recipient: input.recipient,
-                told: input.message.accepted_at,
+                planned_at: input.message.accepted_at,
                 slots: taken,
             });
         } else {
@@ -294,7 +294,7 @@ async fn write_slots(
         .bind(
             slots
                 .iter()
-                .map(|taken| sql_time(taken.told))
+                .map(|taken| sql_time(taken.planned_at))
                 .collect::<Vec<_>>(),
         )
         .execute(connection)

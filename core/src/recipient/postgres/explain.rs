@@ -176,7 +176,7 @@ fn explained(
         id,
         sentence: format!(
             "{}{}",
-            told(id, &found, forecast.as_ref()),
+            state_sentence(id, &found, forecast.as_ref()),
             set_by(&found, &gates)
         ),
         gates,
@@ -242,7 +242,7 @@ fn gates(found: &Recorded) -> Vec<GateStep> {
     gates
 }
 
-fn told(id: i64, found: &Recorded, forecast: Option<&GateForecast>) -> String {
+fn state_sentence(id: i64, found: &Recorded, forecast: Option<&GateForecast>) -> String {
     let foreseen = forecast.map_or("", |next| next.sentence.as_str());
     let delivery = &found.delivery;
     match (&found.plan, found.place) {
@@ -270,7 +270,7 @@ fn told(id: i64, found: &Recorded, forecast: Option<&GateForecast>) -> String {
         (Some(plan @ MessagePlan::Collected { .. }), Place::Over) if delivery == "collected" => {
             match &found.digest {
                 Some(digest) => {
-                    let then = told_of_digest(digest, forecast);
+                    let then = end_of_digest(digest, forecast);
                     format!("message {id} {}{then}", sentence(plan))
                 }
                 None => {
@@ -288,22 +288,22 @@ fn told(id: i64, found: &Recorded, forecast: Option<&GateForecast>) -> String {
 }
 
 /// Returns what keeps a digest open, and what becomes of it then, as the end of a sentence.
-fn told_of_digest(digest: &DigestView, forecast: Option<&GateForecast>) -> String {
-    let mut told = String::new();
+fn end_of_digest(digest: &DigestView, forecast: Option<&GateForecast>) -> String {
+    let mut words = String::new();
     if !digest.gate.is_empty() {
-        told += &format!("; the gate {} keeps it open", digest.gate);
+        words += &format!("; the gate {} keeps it open", digest.gate);
     }
     if !digest.rule.is_empty() {
-        told += &format!(" ({})", digest.rule);
+        words += &format!(" ({})", digest.rule);
     }
     let foreseen = forecast.map(|next| next.sentence.as_str());
     if let Some(then) = foreseen.filter(|then| *then != sentence(&MessagePlan::Send)) {
-        told += &format!("; by what is known now, the digest then {then}");
+        words += &format!("; by what is known now, the digest then {then}");
     }
-    told
+    words
 }
 
-/// Returns what the gates would find when they look next.
+/// Returns what the gates would find at their next check.
 async fn foresee(
     connection: &mut Transaction,
     job_id: i64,

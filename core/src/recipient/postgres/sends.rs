@@ -10,7 +10,7 @@ use crate::jobs::Error;
 use crate::postgres::Transaction;
 
 /// The most lanes in one notification, which holds 8,000 bytes.
-const TOLD_TOGETHER: usize = 370;
+const NOTIFIED_TOGETHER: usize = 370;
 
 // No `on conflict`, which writes a record of the log more for each row. The offset makes a probe of
 // each, whatever was ready when Postgres planned this.
@@ -111,5 +111,5 @@ fn notices(sending: &[&TakenMessage]) -> Vec<String> {
         let lanes = page.iter().map(|(_, lane)| lane.to_string());
         lanes.collect::<Vec<_>>().join(",")
     };
-    lanes.chunks(TOLD_TOGETHER).map(page).collect()
+    lanes.chunks(NOTIFIED_TOGETHER).map(page).collect()
 }

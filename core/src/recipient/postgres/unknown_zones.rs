@@ -8,19 +8,19 @@ use serde_json::Value;
 use crate::recipient::metrics::count_unknown_zone;
 
 /// The most names in the log.
-const TOLD_MAX: usize = 1000;
+const LOGGED_MAX: usize = 1000;
 
 /// The names that the log has: each once, because each message of a recipient reads its profile.
-static TOLD: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+static LOGGED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
-/// Counts a zone that is unknown here, and tells the log of a new one.
+/// Counts a zone that is unknown here, and logs a new one.
 pub(super) fn note_unknown_zone(zone: &Value) {
     count_unknown_zone();
     let Some(zone) = zone.as_str() else {
         return;
     };
-    let mut told = TOLD.lock();
-    if told.len() < TOLD_MAX && told.insert(zone.to_owned()) {
+    let mut logged = LOGGED.lock();
+    if logged.len() < LOGGED_MAX && logged.insert(zone.to_owned()) {
         tracing::warn!(
             zone,
             "a profile names a time zone that is unknown here; the tenant's counts, or UTC"

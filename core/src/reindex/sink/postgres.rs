@@ -9,7 +9,7 @@ use super::{Sink, WriteError, WriteOutcome};
 use crate::reindex::catalogue::DatabaseRights;
 use crate::reindex::document::{Action, Document};
 use crate::reindex::postgres::{
-    ReindexDatabase, TOO_LONG, TransactionPool, class, code, qualified, quoted, told,
+    ReindexDatabase, TOO_LONG, TransactionPool, class, code, message, qualified, quoted,
 };
 
 /// A table `(id text primary key, body jsonb, tsv tsvector)` with a GIN index on `tsv`.
@@ -145,7 +145,9 @@ impl PostgresSink {
                     return Err(WriteError::Late { bytes });
                 }
                 Err(error) if !faulty(&error) => return Err(trouble(&error)),
-                Err(error) if to - from == 1 => written[from] = WriteOutcome::Refused(told(&error)),
+                Err(error) if to - from == 1 => {
+                    written[from] = WriteOutcome::Refused(message(&error))
+                }
                 Err(_) => parts.extend([(from, from.midpoint(to)), (from.midpoint(to), to)]),
             }
         }
@@ -177,11 +179,11 @@ fn trouble(error: &sqlx::Error) -> WriteError {
     match class(error).as_str() {
         "53" => WriteError::Busy {
             retry_after: None,
-            reason: told(error),
+            reason: message(error),
         },
-        "42" | "3F" => WriteError::Wrong(told(error)),
+        "42" | "3F" => WriteError::Wrong(message(error)),
         // A database that is read-only after a failover, or because its disk is full, is among
         // these.
-        _ => WriteError::Lost(told(error)),
+        _ => WriteError::Lost(message(error)),
     }
 }

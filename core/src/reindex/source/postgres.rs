@@ -15,7 +15,7 @@ use super::{DocumentPage, DocumentSource, Error};
 use crate::reindex::catalogue::DatabaseRights;
 use crate::reindex::document::{Action, Document};
 use crate::reindex::postgres::{
-    ReindexDatabase, TOO_LONG, TransactionPool, class, code, qualified, quoted, told,
+    ReindexDatabase, TOO_LONG, TransactionPool, class, code, message, qualified, quoted,
 };
 use crate::reindex::source_args::{Rows, SourceArgs};
 
@@ -399,8 +399,8 @@ fn document(row: &PgRow) -> Result<Document, sqlx::Error> {
 /// waiting.
 fn error(error: sqlx::Error) -> Error {
     match class(&error).as_str() {
-        "42" | "22" | "0A" | "21" => Error::Wrong(told(&error)),
-        "25" if !ENDED.contains(&code(&error).as_str()) => Error::Wrong(told(&error)),
-        _ => Error::Lost(told(&error)),
+        "42" | "22" | "0A" | "21" => Error::Wrong(message(&error)),
+        "25" if !ENDED.contains(&code(&error).as_str()) => Error::Wrong(message(&error)),
+        _ => Error::Lost(message(&error)),
     }
 }

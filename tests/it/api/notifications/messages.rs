@@ -82,7 +82,7 @@ async fn a_message_is_accepted_shown_and_found_with_its_recipient_masked() {
 }
 
 #[tokio::test]
-async fn a_message_by_the_door_of_jobs_has_its_priority_and_shows_no_recipient() {
+async fn a_message_by_the_route_of_jobs_has_its_priority_and_shows_no_recipient() {
     let api = spawn().await;
     let job = |word: &str| json!({"kind": "notification", "args": {"channel": "email", "to": "ada@example.com", "body": "x", "priority": word}});
 

@@ -357,7 +357,7 @@ async fn an_event_whose_message_an_open_transaction_holds_is_left_to_the_next_sw
 }
 
 #[tokio::test]
-async fn the_urgency_of_a_message_is_its_priority_by_every_door_of_the_database() {
+async fn the_urgency_of_a_message_is_its_priority_by_every_function_of_the_database() {
     let (database, queue, _) = store().await;
     let of = |priority: &str| json!({"channel": "email", "to": "a@b.c", "body": "x", "priority": priority});
     let priority = async |id: i64| queue.get(id).await.unwrap().unwrap().summary.priority;
