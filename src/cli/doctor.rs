@@ -18,10 +18,12 @@ use self::finding::{Finding, Findings};
 use super::output::{self, say};
 use crate::config::{self, Settings};
 
+/// Check the servers, the schema, the settings and what runs; print each finding and what to do
+///
 /// Checks the servers, the replica for lists, the schema, the settings, the clocks, the limits, the
 /// workers, the housekeeping, the schedules and the signals of governed throttles. Prints one line
 /// for each finding, without secrets and addresses; changes nothing. Exits with 1 if a check failed,
-/// and with 0 if all are ok or only warn
+/// and with 0 if all are ok or only warn.
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// Print JSON

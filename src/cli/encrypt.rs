@@ -28,8 +28,7 @@ pub(super) struct Args {
     /// The tenant that the jobs will belong to; empty for none
     #[arg(long, default_value = "")]
     tenant: String,
-    /// The value: a JSON value, or a text that is none; @FILE, or - for standard input, whose last
-    /// line end is left out
+    /// The value: JSON or plain text; @FILE, or - for standard input, without its last newline
     value: String,
 }
 

@@ -125,7 +125,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "ID", allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(1..))]
     after: Vec<i64>,
     /// If one of those does not complete: cancel this job, or run it anyway
-    #[arg(long, value_name = "FATE", requires = "after", value_parser = AfterFailure::from_str)]
+    #[arg(long, value_name = "ACTION", requires = "after", value_parser = AfterFailure::from_str)]
     after_failure: Option<AfterFailure>,
     /// The URL that is called when the job has completed
     #[arg(long, value_name = "URL")]

@@ -54,7 +54,7 @@ use clap::{Parser, Subcommand};
 
 use crate::config::Settings;
 
-/// Background jobs that go as fast as the things they touch can bear, and no faster.
+/// Background jobs that go as fast as the systems they touch can bear, and no faster.
 #[derive(Parser)]
 #[command(name = "flyball", version, about, after_help = exit::HELP, propagate_version = true)]
 struct Cli {

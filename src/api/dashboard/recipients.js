@@ -169,7 +169,7 @@ export class Recipients {
       ['suppressed', found.suppressed ? 'yes' : 'no'],
       ['preference', found.preference.rule ? `${found.preference.rule}: ${found.preference.wanted ? 'wanted' : 'not wanted'}` : 'none'],
     ];
-    const replan = this.askedFor && found.held.length > 0 && h('button', { type: 'button', onclick: () => this.replan() }, 'Plan held messages anew …');
+    const replan = this.askedFor && found.held.length > 0 && h('button', { type: 'button', onclick: () => this.replan() }, 'Plan held messages again …');
     fill(this.place.found,
       h('p', { class: 'way' }, `A message now ${found.forecast.sentence}.`), gates,
       h('dl', { class: 'facts' }, ...facts.map(([name, text]) => h('div', null, h('dt', null, name), h('dd', { class: 'num' }, text)))),
@@ -232,13 +232,13 @@ export class Recipients {
 
   async replan() {
     const { id, tenant } = /** @type {any} */ (this.askedFor);
-    const answer = await ask({ title: `Plan the messages of ${id} anew?`, action: 'Plan anew', isSigned: false, keep: 'Keep the plan',
-      text: 'They go at the times that the profile and the rules give now, which can be sooner or later than told before.' });
+    const answer = await ask({ title: `Plan the messages of ${id} again?`, action: 'Plan again', isSigned: false, keep: 'Keep the plan',
+      text: 'They go at the times that the profile and the rules give now, which can be sooner or later than shown before.' });
     if (!answer) return;
     let note;
     try {
       const { messages } = await call('POST', `/api/v1/recipients/${encodeURIComponent(id)}/replan`, { body: tenant ? { tenant } : {} });
-      note = `${count(messages)} messages are planned anew.`;
+      note = `${count(messages)} messages are planned again.`;
     } catch (error) {
       note = /** @type {any} */ (error).message;
     }

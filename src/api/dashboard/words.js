@@ -35,7 +35,7 @@ const VERBS = {
   'key.resume': 'key resumed', 'kind.register': 'registered a kind', 'lane.purge': 'emptied', 'lane.weight': 'weighed', 'throttle.delete': 'deleted', 'throttle.import': 'imported',
   'throttle.pause': 'paused', 'throttle.resume': 'resumed', 'batch.cancel': 'cancelled a batch', 'batch.pause': 'paused a batch', 'batch.resume': 'resumed a batch',
   'recipient.suppress': 'suppressed', 'recipient.unsuppress': 'allowed again', 'recipient.set': 'profile set', 'recipient.delete': 'profile erased',
-  'recipient.import': 'imported profiles', 'recipient.defaults': 'defaults set', 'recipient.replan': 'planned anew',
+  'recipient.import': 'imported profiles', 'recipient.defaults': 'defaults set', 'recipient.replan': 'planned again',
 };
 
 /**

@@ -29,15 +29,15 @@ pub struct NewPlan {
     why: Option<String>,
 }
 
-/// The messages that are planned anew.
+/// The messages that are planned again.
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct ReplannedMessages {
     /// Their number.
     messages: i64,
 }
 
-/// Lets the held messages of a recipient be planned anew, after its time zone, quiet hours or
-/// preferences have changed. Messages that name an address alone are planned anew by that.
+/// Plans the held messages of a recipient again, after its time zone, quiet hours or
+/// preferences have changed. Messages that name an address alone are planned again by that.
 #[utoipa::path(post, path = "/api/v1/recipients/{id}/replan", operation_id = "replan_recipient", tag = "notifications",
     params(("id" = String, Path, description = "The id of the recipient, or an address.")), request_body = NewPlan,
     responses((status = 200, body = ReplannedMessages)))]

@@ -47,7 +47,7 @@ pub async fn show(State(document): State<ApiDocument>) -> Response {
 pub fn document(mut api: OpenApi, has_tokens: bool) -> Value {
     let mut info = Info::new("Flyball", env!("CARGO_PKG_VERSION"));
     info.description = Some(
-        "Background jobs that go as fast as the things they touch can bear, and no faster. Errors are RFC 9457 problems that list every wrong field."
+        "Background jobs that go as fast as the systems they touch can bear, and no faster. Errors are RFC 9457 problems that list every wrong field."
             .to_owned(),
     );
     let mut license = License::new("MIT OR Apache-2.0");

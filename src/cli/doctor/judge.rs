@@ -196,7 +196,7 @@ pub(super) fn redis(info: &BTreeMap<String, String>, is_cluster: bool) -> Vec<Fi
         let kept = match (is_kept, is_cluster) {
             (_, true) => "a server of a cluster".to_owned(),
             (true, false) => "its data is kept on disk".to_owned(),
-            (false, false) => "its data is not kept on disk: after a restart the knobs come back from Postgres, and buckets start anew".to_owned(),
+            (false, false) => "its data is not kept on disk: after a restart the knobs come back from Postgres, and buckets start again".to_owned(),
         };
         findings.push(Finding::ok(
             CHECK,

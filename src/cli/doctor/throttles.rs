@@ -124,7 +124,7 @@ fn of_limits(limits: &[ApiLimit], names: &[Name]) -> Vec<Finding> {
             Finding::warn(
                 CHECK,
                 format!("there is no throttle {name}, so this limit of requests lets all through"),
-                "start a server anew: it creates the throttle from its settings",
+                "restart a server: it creates the throttle from its settings",
             )
         })
         .collect()
