@@ -187,7 +187,6 @@ pub(super) async fn tick(
     record: &KnobRecord,
     recorded: &mut RecordedKnobs,
 ) -> anyhow::Result<UnrecordedKnobs> {
-    let mut odd = UnrecordedKnobs::new();
     let (names, mut failed) = match store.names().await {
         Ok(names) => (Some(names.into_iter().collect::<BTreeSet<Name>>()), None),
         Err(error) => (None, Some(error)),
@@ -196,114 +195,170 @@ pub(super) async fn tick(
     let mut known: BTreeSet<Name> = kept.keys().cloned().collect();
     known.extend(names.into_iter().flatten());
     // Patterns come last: a throttle that is asked for as soon as its pattern is back would be made
-    // anew, with the knobs of the pattern in place of its own.
+    // again, with the knobs of the pattern in place of its own.
     let (patterns, others): (Vec<Name>, Vec<Name>) = known.into_iter().partition(Name::is_pattern);
     let all: Vec<Name> = others.into_iter().chain(patterns).collect();
     let written = store.written_knobs(&all).await;
-    let mut newest: Option<KnobFields> = None;
+    let mut round = BackupRound {
+        store,
+        record,
+        recorded,
+        newest: None,
+        odd: UnrecordedKnobs::new(),
+    };
     for (name, written) in all.into_iter().zip(written) {
-        let written = match (written, kept.get(&name)) {
-            (Ok(None), Some(fields)) => match was_taken_away(store, &name).await {
-                Ok(true) => {
-                    record.forget(&name).await?;
-                    recorded.saved.remove(&name);
-                    recorded.read = None;
-                    tracing::warn!(throttle.name = %name, "the knobs were deleted in Redis; {}", now_that_gone(&name));
-                    continue;
-                }
-                Ok(false) => {
-                    // The mark that the knobs are recorded is lost as well.
-                    recorded.saved.remove(&name);
-                    restore(store, &name, fields).await
-                }
-                Err(error) => Err(error),
-            },
-            (Ok(None), None) => continue,
-            (Ok(Some(written)), Some(fields))
+        let current = match written {
+            Ok(written) => round.restored(&name, written, kept.get(&name)).await?,
+            Err(error) => Err(error),
+        };
+        match current {
+            Ok(Some(written)) => round.save(name, written).await?,
+            // It has no knobs, or somebody was faster, which the next round sees.
+            Ok(None) | Err(throttle::Error::Conflict { .. }) => {}
+            Err(error @ throttle::Error::Lost(_)) => failed = Some(error),
+            Err(error) => {
+                round.odd.insert(name, error.to_string());
+            }
+        }
+    }
+    let odd = round.odd;
+    failed.map_or(Ok(odd), |error| Err(error.into()))
+}
+
+/// The knobs of a throttle as they are in Redis, `None` if it has none; or the error of the store.
+type CurrentKnobs = Result<Option<WrittenKnobs>, throttle::Error>;
+
+/// One round over all throttles. Its methods fail if the record cannot be read or written.
+struct BackupRound<'a> {
+    store: &'a dyn Store,
+    record: &'a KnobRecord,
+    recorded: &'a mut RecordedKnobs,
+    /// The record as read again in this round, once that was needed.
+    newest: Option<KnobFields>,
+    odd: UnrecordedKnobs,
+}
+
+impl BackupRound<'_> {
+    /// Restores the knobs of a throttle if Redis has none, or older ones, and returns the present
+    /// ones.
+    async fn restored(
+        &mut self,
+        name: &Name,
+        written: Option<WrittenKnobs>,
+        recorded: Option<&BTreeMap<String, String>>,
+    ) -> anyhow::Result<CurrentKnobs> {
+        match (written, recorded) {
+            (None, None) => Ok(Ok(None)),
+            (None, Some(fields)) => self.restore_missing(name, fields).await,
+            (Some(written), Some(fields))
                 if is_behind(&written.fields, fields) || is_made_anew(&written.fields, fields) =>
             {
-                // Another process may have recorded what was read here.
-                if newest.is_none() {
-                    newest = Some(record.load().await?.into_iter().collect());
-                }
-                match newest.as_ref().and_then(|newest| newest.get(&name)) {
-                    Some(fields) if is_behind(&written.fields, fields) => {
-                        bring_forward(store, &name, fields, &written.fields, OLDER).await
-                    }
-                    Some(fields) if is_made_anew(&written.fields, fields) => {
-                        match store.is_kept(&name).await {
-                            // The throttle was deleted before it was made.
-                            Ok(true) => Ok(written),
-                            Ok(false) => {
-                                bring_forward(store, &name, fields, &written.fields, ANEW).await
-                            }
-                            Err(error) => Err(error),
-                        }
-                    }
-                    _ => Ok(written),
-                }
+                self.restore_older(name, written).await
             }
-            (Ok(Some(written)), _) => Ok(written),
-            (Err(error), _) => Err(error),
+            (Some(written), _) => Ok(Ok(Some(written))),
+        }
+    }
+
+    /// Restores knobs that Redis lacks, or forgets them if somebody deleted them there.
+    async fn restore_missing(
+        &mut self,
+        name: &Name,
+        fields: &BTreeMap<String, String>,
+    ) -> anyhow::Result<CurrentKnobs> {
+        match was_taken_away(self.store, name).await {
+            Ok(true) => {
+                self.record.forget(name).await?;
+                self.recorded.saved.remove(name);
+                self.recorded.read = None;
+                tracing::warn!(throttle.name = %name, "the knobs were deleted in Redis; {}", now_that_gone(name));
+                Ok(Ok(None))
+            }
+            Ok(false) => {
+                // The mark that the knobs are recorded is lost as well.
+                self.recorded.saved.remove(name);
+                Ok(restore(self.store, name, fields).await.map(Some))
+            }
+            Err(error) => Ok(Err(error)),
+        }
+    }
+
+    /// Replaces knobs in Redis that are older than the recorded ones.
+    async fn restore_older(
+        &mut self,
+        name: &Name,
+        written: WrittenKnobs,
+    ) -> anyhow::Result<CurrentKnobs> {
+        // Another process may have recorded what was read here.
+        if self.newest.is_none() {
+            self.newest = Some(self.record.load().await?.into_iter().collect());
+        }
+        let newest = self.newest.as_ref().and_then(|newest| newest.get(name));
+        let Some(fields) = newest else {
+            return Ok(Ok(Some(written)));
         };
-        let written = match written {
-            Ok(written) => written,
-            Err(error @ throttle::Error::Lost(_)) => {
-                failed = Some(error);
-                continue;
+        let what = if is_behind(&written.fields, fields) {
+            OLDER
+        } else if is_made_anew(&written.fields, fields) {
+            match self.store.is_kept(name).await {
+                Ok(false) => ANEW,
+                // The throttle was deleted before it was made.
+                Ok(true) => return Ok(Ok(Some(written))),
+                Err(error) => return Ok(Err(error)),
             }
-            // Somebody was faster; the next round sees it.
-            Err(throttle::Error::Conflict { .. }) => continue,
-            Err(error) => {
-                odd.insert(name, error.to_string());
-                continue;
-            }
+        } else {
+            return Ok(Ok(Some(written)));
         };
+        let restored = bring_forward(self.store, name, fields, &written.fields, what).await;
+        Ok(restored.map(Some))
+    }
+
+    /// Records the knobs of a throttle if they have changed.
+    async fn save(&mut self, name: Name, written: WrittenKnobs) -> anyhow::Result<()> {
         // A key that is not a hash has no knobs to record; those recorded before stay.
         if written.fields.is_empty() {
-            continue;
+            return Ok(());
         }
         // Keys that another program lets expire, and that were never written through Flyball, are
         // left alone.
         let expires = written.expires;
         if expires && !written.fields.contains_key("seq") {
-            continue;
+            return Ok(());
         }
         let hash = hash_of(&written.fields);
-        if let Some(saved) = recorded.saved.get(&name)
+        if let Some(saved) = self.recorded.saved.get(&name)
             && saved.hash == hash
         {
             if let Some(why) = &saved.left_out {
-                odd.insert(name.clone(), why.clone());
+                self.odd.insert(name.clone(), why.clone());
             }
             if expires {
-                store.persist(&name).await?;
+                self.store.persist(&name).await?;
             }
-            continue;
+            return Ok(());
         }
         let (mut fields, left_out) = recordable(written.fields);
         fields.retain(|field, _| {
             !PASSING.contains(&field.as_str()) || DATED.contains(&field.as_str())
         });
-        if let Some(why) = record.save(&name, &fields).await? {
-            odd.insert(name, why);
-            continue;
+        if let Some(why) = self.record.save(&name, &fields).await? {
+            self.odd.insert(name, why);
+            return Ok(());
         }
-        store.persist(&name).await?;
+        self.store.persist(&name).await?;
         if let Some(why) = &left_out {
-            odd.insert(name.clone(), why.clone());
+            self.odd.insert(name.clone(), why.clone());
         }
         let saved = SavedKnobs {
             hash,
             recorded: hash_of(&fields),
             left_out,
         };
-        if let Some((_, kept)) = &mut recorded.read {
+        if let Some((_, kept)) = &mut self.recorded.read {
             Arc::make_mut(kept).insert(name.clone(), fields);
         }
-        recorded.saved.insert(name, saved);
+        self.recorded.saved.insert(name, saved);
+        Ok(())
     }
-    failed.map_or(Ok(odd), |error| Err(error.into()))
 }
 
 /// Returns the number in a field of a throttle.
