@@ -72,33 +72,89 @@ struct NextServe {
     dry_until: Option<tokio::time::Instant>,
 }
 
+/// The requests that one account is asked for in a round.
+struct AccountTurn {
+    at: usize,
+    wishes: Vec<CheckoutRequest>,
+}
+
+/// The accounts that a round asks, and what is known of the requests that must wait.
+struct RoundTurns {
+    accounts: Vec<AccountTurn>,
+    /// The time at which the first of the waiting requests has its turn, in microseconds.
+    soonest_us: Option<i64>,
+    /// The result for all requests without exclusions, once no account is left for them.
+    dry: Option<Choice>,
+}
+
+impl RoundTurns {
+    /// Gives a request to the account that the round asks for it. Gives it back if the round asks
+    /// as many accounts as it may.
+    fn add(&mut self, at: usize, wish: CheckoutRequest) -> Option<CheckoutRequest> {
+        match self.accounts.iter().position(|turn| turn.at == at) {
+            Some(place) => self.accounts[place].wishes.push(wish),
+            None if self.accounts.len() < MAX_LANES_PER_ASK => self.accounts.push(AccountTurn {
+                at,
+                wishes: vec![wish],
+            }),
+            None => return Some(wish),
+        }
+        None
+    }
+
+    /// Returns the time of the next round if this one asks no account.
+    fn next(&self, shared: &AccountPoolInner) -> NextServe {
+        let soonest = self.soonest_us.map(|at| {
+            tokio::time::Instant::from_std(shared.begun + Duration::from_micros(at.max(0) as u64))
+        });
+        let dry_until = self.dry.map(|_| tokio::time::Instant::now() + ASK_EVERY);
+        NextServe {
+            at: soonest.map(|at| dry_until.map_or(at, |until| at.max(until))),
+            dry_until,
+        }
+    }
+}
+
 /// Serves as many requests as possible; returns the time at which to serve the remaining ones.
 async fn round(shared: &AccountPoolInner, waiting: &mut Vec<CheckoutRequest>) -> NextServe {
+    let turns = choose(shared, waiting);
+    if turns.accounts.is_empty() {
+        return turns.next(shared);
+    }
+    ask(shared, turns.accounts, waiting).await;
+    NextServe {
+        at: (!waiting.is_empty()).then(tokio::time::Instant::now),
+        dry_until: None,
+    }
+}
+
+/// Chooses the next account for each waiting request. Requests for which no account is free wait
+/// on, or are answered if their callers do not wait that long.
+fn choose(shared: &AccountPoolInner, waiting: &mut Vec<CheckoutRequest>) -> RoundTurns {
     let now_us = shared.now_us();
-    let mut turns: Vec<(usize, Vec<CheckoutRequest>)> = Vec::new();
-    let mut soonest: Option<i64> = None;
-    // The result for all requests without exclusions, once no account is left for them.
-    let mut dry: Option<Choice> = None;
+    let mut turns = RoundTurns {
+        accounts: Vec::new(),
+        soonest_us: None,
+        dry: None,
+    };
     // The time per message of the whole pool, and the requests that wait ahead of the next one.
     let interval_us = shared.interval_us();
     let mut before = 0.0;
     for wish in std::mem::take(waiting) {
-        let choice = match dry.filter(|_| wish.not.is_empty()) {
+        let choice = match turns.dry.filter(|_| wish.not.is_empty()) {
             Some(dry) => dry,
             None => locked(&shared.ring).next(now_us, &wish.not),
         };
         if wish.not.is_empty() && matches!(choice, Choice::Wait { .. }) {
-            dry = Some(choice);
+            turns.dry = Some(choice);
         }
         match choice {
-            Choice::Account(at) => match turns.iter().position(|(other, _)| *other == at) {
-                Some(place) => turns[place].1.push(wish),
-                None if turns.len() < MAX_LANES_PER_ASK => turns.push((at, vec![wish])),
-                None => {
-                    soonest = Some(now_us);
+            Choice::Account(at) => {
+                if let Some(wish) = turns.add(at, wish) {
+                    turns.soonest_us = Some(now_us);
                     waiting.push(wish);
                 }
-            },
+            }
             Choice::NoAccount => drop(wish.reply.send(Checkout::NoAccount)),
             Choice::Wait { until_us } => {
                 let line_us = (before * interval_us) as i64;
@@ -111,26 +167,27 @@ async fn round(shared: &AccountPoolInner, waiting: &mut Vec<CheckoutRequest>) ->
                         why: shared.why_rests(until_us, &wish.not),
                     }));
                 } else {
-                    soonest = Some(soonest.map_or(until_us, |soonest| soonest.min(until_us)));
+                    let soonest_us = turns.soonest_us.map_or(until_us, |at| at.min(until_us));
+                    turns.soonest_us = Some(soonest_us);
                     waiting.push(wish);
                 }
             }
         }
     }
-    if turns.is_empty() {
-        let soonest = soonest.map(|at| {
-            tokio::time::Instant::from_std(shared.begun + Duration::from_micros(at.max(0) as u64))
-        });
-        let dry_until = dry.map(|_| tokio::time::Instant::now() + ASK_EVERY);
-        return NextServe {
-            at: soonest.map(|at| dry_until.map_or(at, |until| at.max(until))),
-            dry_until,
-        };
-    }
-    let lanes = turns.iter().map(|(at, wishes)| LaneRequest {
-        key: shared.name(*at),
-        want: wishes.len() as u32,
-        cost: shared.cost(*at),
+    turns
+}
+
+/// Asks the store for a token of each account, for as many requests as have its turn, and answers
+/// those that got one. The others wait on.
+async fn ask(
+    shared: &AccountPoolInner,
+    turns: Vec<AccountTurn>,
+    waiting: &mut Vec<CheckoutRequest>,
+) {
+    let lanes = turns.iter().map(|turn| LaneRequest {
+        key: shared.name(turn.at),
+        want: turn.wishes.len() as u32,
+        cost: shared.cost(turn.at),
         held: 0,
     });
     // The request counts as new work, so that after a refusal one message goes first. Messages in
@@ -151,20 +208,20 @@ async fn round(shared: &AccountPoolInner, waiting: &mut Vec<CheckoutRequest>) ->
         .lanes
         .into_iter()
         .chain(std::iter::repeat_with(Grant::default));
-    for (((at, wishes), lane), grant) in turns.into_iter().zip(&ask.lanes).zip(grants) {
-        if grant.granted < wishes.len() as u32 {
+    for ((turn, lane), grant) in turns.into_iter().zip(&ask.lanes).zip(grants) {
+        if grant.granted < turn.wishes.len() as u32 {
             let (wait, why) = rest_of(&grant);
-            shared.rest(at, wait.max(SHORTEST_REST), &why);
+            shared.rest(turn.at, wait.max(SHORTEST_REST), &why);
         }
         let mut left = grant.granted;
-        for wish in wishes {
+        for wish in turn.wishes {
             if left == 0 {
                 waiting.push(wish);
                 continue;
             }
             left -= 1;
             let held = AccountLease {
-                at,
+                at: turn.at,
                 message: wish.message,
                 grant: Grant {
                     granted: 1,
@@ -182,10 +239,6 @@ async fn round(shared: &AccountPoolInner, waiting: &mut Vec<CheckoutRequest>) ->
                 let _ = shared.store.refund_many(&shared.accounts, &[refund]).await;
             }
         }
-    }
-    NextServe {
-        at: (!waiting.is_empty()).then(tokio::time::Instant::now),
-        dry_until: None,
     }
 }
 
