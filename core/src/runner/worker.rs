@@ -78,94 +78,14 @@ impl Worker {
         let stopping = Stopping::default();
         let living = CancellationToken::new();
         let vital = TaskSupervisor::default();
-        let requested = || stopping.requested.clone();
         let dispatcher = vital.spawn(
             "dispatch",
-            requested(),
+            stopping.requested.clone(),
             dispatch::dispatch(shared.clone(), stopping.clone()),
         );
-        let loops = vec![
-            vital.spawn(
-                "listen",
-                requested(),
-                listen(shared.queue.clone(), shared.notifier.clone(), requested()),
-            ),
-            vital.spawn(
-                "release",
-                requested(),
-                release::release(shared.clone(), requested()),
-            ),
-            vital.spawn(
-                "promote",
-                requested(),
-                maintenance::promote(shared.clone(), own.clone(), requested()),
-            ),
-            vital.spawn(
-                "groups",
-                requested(),
-                maintenance::settle_groups(shared.clone(), own.groups.clone(), requested()),
-            ),
-            vital.spawn(
-                "group counts",
-                requested(),
-                maintenance::count_groups(shared.clone(), requested()),
-            ),
-            vital.spawn(
-                "waiting",
-                requested(),
-                maintenance::release_waiting(shared.clone(), own.ended.clone(), requested()),
-            ),
-            vital.spawn(
-                "rescue",
-                requested(),
-                maintenance::rescue(shared.clone(), own.clone(), requested()),
-            ),
-            vital.spawn(
-                "rescue_orphans",
-                requested(),
-                maintenance::rescue_orphans(shared.clone(), requested()),
-            ),
-            vital.spawn(
-                "hold_shards",
-                requested(),
-                maintenance::hold_shards(shared.clone(), Some(own.workers.clone()), requested()),
-            ),
-            vital.spawn(
-                "maintain",
-                requested(),
-                maintenance::maintain(shared.clone(), requested()),
-            ),
-            vital.spawn(
-                "differences",
-                requested(),
-                maintenance::log_differences(shared.clone(), requested()),
-            ),
-            vital.spawn(
-                "unserved",
-                requested(),
-                unserved::count_unserved(shared.clone(), requested()),
-            ),
-            vital.spawn(
-                "answers",
-                living.clone(),
-                report_completions::report_completions(shared.clone(), living.clone()),
-            ),
-            vital.spawn(
-                "learn costs",
-                requested(),
-                maintenance::learn_costs(shared.clone(), requested()),
-            ),
-            vital.spawn(
-                "depth",
-                requested(),
-                depth::keep_depth(shared.queue.clone(), requested()),
-            ),
-            vital.spawn(
-                "heartbeat",
-                living.clone(),
-                heartbeat::beat(shared.clone(), living.clone()),
-            ),
-        ];
+        let mut loops = loops_of_work(&vital, &shared, &own, &stopping.requested);
+        loops.extend(loops_of_housekeeping(&vital, &shared, &stopping.requested));
+        loops.extend(loops_of_reports(&vital, &shared, &living));
         let finisher = vital.spawn(
             "finish",
             living.clone(),
@@ -263,6 +183,115 @@ impl Worker {
         tracing::info!(worker.id = id, handed_back = handed, "worker stopped");
         handed
     }
+}
+
+/// Starts the loops that bring jobs to their lanes. They end when the worker is asked to stop.
+fn loops_of_work(
+    vital: &TaskSupervisor,
+    shared: &Arc<WorkerContext>,
+    own: &OwnWork,
+    stop: &CancellationToken,
+) -> Vec<JoinHandle<()>> {
+    let stop = || stop.clone();
+    vec![
+        vital.spawn(
+            "listen",
+            stop(),
+            listen(shared.queue.clone(), shared.notifier.clone(), stop()),
+        ),
+        vital.spawn("release", stop(), release::release(shared.clone(), stop())),
+        vital.spawn(
+            "promote",
+            stop(),
+            maintenance::promote(shared.clone(), own.clone(), stop()),
+        ),
+        vital.spawn(
+            "groups",
+            stop(),
+            maintenance::settle_groups(shared.clone(), own.groups.clone(), stop()),
+        ),
+        vital.spawn(
+            "waiting",
+            stop(),
+            maintenance::release_waiting(shared.clone(), own.ended.clone(), stop()),
+        ),
+        vital.spawn(
+            "rescue",
+            stop(),
+            maintenance::rescue(shared.clone(), own.clone(), stop()),
+        ),
+        vital.spawn(
+            "rescue_orphans",
+            stop(),
+            maintenance::rescue_orphans(shared.clone(), stop()),
+        ),
+        vital.spawn(
+            "hold_shards",
+            stop(),
+            maintenance::hold_shards(shared.clone(), Some(own.workers.clone()), stop()),
+        ),
+    ]
+}
+
+/// Starts the loops that count, clean up and learn. They end when the worker is asked to stop.
+fn loops_of_housekeeping(
+    vital: &TaskSupervisor,
+    shared: &Arc<WorkerContext>,
+    stop: &CancellationToken,
+) -> Vec<JoinHandle<()>> {
+    let stop = || stop.clone();
+    vec![
+        vital.spawn(
+            "group counts",
+            stop(),
+            maintenance::count_groups(shared.clone(), stop()),
+        ),
+        vital.spawn(
+            "maintain",
+            stop(),
+            maintenance::maintain(shared.clone(), stop()),
+        ),
+        vital.spawn(
+            "differences",
+            stop(),
+            maintenance::log_differences(shared.clone(), stop()),
+        ),
+        vital.spawn(
+            "unserved",
+            stop(),
+            unserved::count_unserved(shared.clone(), stop()),
+        ),
+        vital.spawn(
+            "learn costs",
+            stop(),
+            maintenance::learn_costs(shared.clone(), stop()),
+        ),
+        vital.spawn(
+            "depth",
+            stop(),
+            depth::keep_depth(shared.queue.clone(), stop()),
+        ),
+    ]
+}
+
+/// Starts the loops that speak for running jobs. They end after the last of these.
+fn loops_of_reports(
+    vital: &TaskSupervisor,
+    shared: &Arc<WorkerContext>,
+    living: &CancellationToken,
+) -> Vec<JoinHandle<()>> {
+    vec![
+        vital.spawn(
+            "answers",
+            living.clone(),
+            report_completions::report_completions(shared.clone(), living.clone()),
+        ),
+        vital.spawn(
+            "heartbeat",
+            living.clone(),
+            heartbeat::beat(shared.clone(), living.clone()),
+        ),
+    ]
 }
 
 async fn listen(queue: Queue, notifier: Arc<Notifier>, cancel: CancellationToken) {
