@@ -9,9 +9,29 @@ pub const KEEP_S: f64 = 1200.0;
 /// The maximum number of records, whatever the tick.
 const KEEP_MAX: usize = 1200;
 
-/// A stretch of constant work rate: `(end, length in seconds, rate)`; it covers `(end - length,
-/// end]`.
-type RateSegment = (f64, f64, f64);
+/// A stretch of constant work rate: the seconds after `end - span`, up to and including `end`.
+///
+/// It is stored as a list of the three numbers, because a governor's state has many.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(from = "(f64, f64, f64)", into = "(f64, f64, f64)")]
+struct RateSegment {
+    end: f64,
+    /// The length, in seconds.
+    span: f64,
+    rate: f64,
+}
+
+impl From<(f64, f64, f64)> for RateSegment {
+    fn from((end, span, rate): (f64, f64, f64)) -> Self {
+        Self { end, span, rate }
+    }
+}
+
+impl From<RateSegment> for (f64, f64, f64) {
+    fn from(segment: RateSegment) -> Self {
+        (segment.end, segment.span, segment.rate)
+    }
+}
 
 /// The work rate let through, oldest record first.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -24,16 +44,20 @@ impl History {
     /// Adds the rate of the `span_s` seconds that end at `t`; records out of order or without
     /// length are ignored.
     pub fn push(&mut self, t: f64, span_s: f64, rate: f64) {
-        let in_order = self.records.back().is_none_or(|last| t > last.0);
+        let in_order = self.records.back().is_none_or(|last| t > last.end);
         if !(t.is_finite() && span_s > 0.0 && rate.is_finite() && in_order) {
             return;
         }
-        self.records.push_back((t, span_s, rate));
+        self.records.push_back(RateSegment {
+            end: t,
+            span: span_s,
+            rate,
+        });
         while self.records.len() > KEEP_MAX
             || self
                 .records
                 .front()
-                .is_some_and(|first| first.0 < t - KEEP_S)
+                .is_some_and(|first| first.end < t - KEEP_S)
         {
             self.records.pop_front();
         }
@@ -43,7 +67,7 @@ impl History {
     /// any record.
     pub fn mean(&self, from: f64, to: f64) -> f64 {
         let (mut sum, mut weight) = (0.0, 0.0);
-        for &(end, span, rate) in self.records.iter().rev() {
+        for &RateSegment { end, span, rate } in self.records.iter().rev() {
             if end <= from {
                 break;
             }
@@ -63,11 +87,11 @@ impl History {
     /// Returns the rate at time `at` as a load average with a first-order lag of `tau_s` shows it.
     pub fn lagged(&self, at: f64, tau_s: f64) -> f64 {
         if tau_s <= 1.0 {
-            let span = self.records.back().map_or(5.0, |last| last.1);
+            let span = self.records.back().map_or(5.0, |last| last.span);
             return self.mean(at - span, at);
         }
         let (mut sum, mut weight) = (0.0, 0.0);
-        for &(end, span, rate) in self.records.iter().rev() {
+        for &RateSegment { end, span, rate } in self.records.iter().rev() {
             let (high, low) = (end.min(at), end - span);
             if high <= low {
                 continue;
@@ -90,11 +114,11 @@ impl History {
     /// rates count more.
     pub fn weighted(&self, from: f64, to: f64, tau_s: f64) -> f64 {
         if tau_s <= 1.0 {
-            let span = self.records.back().map_or(5.0, |last| last.1);
+            let span = self.records.back().map_or(5.0, |last| last.span);
             return self.mean(from.max(to - span), to);
         }
         let (mut sum, mut weight) = (0.0, 0.0);
-        for &(end, span, rate) in self.records.iter().rev() {
+        for &RateSegment { end, span, rate } in self.records.iter().rev() {
             if end <= from {
                 break;
             }
@@ -117,7 +141,7 @@ impl History {
     pub fn scale(&mut self, factor: f64) {
         self.records
             .iter_mut()
-            .for_each(|record| record.2 *= factor);
+            .for_each(|record| record.rate *= factor);
     }
 
     /// Multiplies the rate of each record by the factor of its end, after the unit of work changed
@@ -125,12 +149,14 @@ impl History {
     pub fn convert(&mut self, factor: impl Fn(f64) -> f64) {
         self.records
             .iter_mut()
-            .for_each(|record| record.2 *= factor(record.0));
+            .for_each(|record| record.rate *= factor(record.end));
     }
 
     /// Shifts every record by `by_s` after the clock was set back.
     pub fn shift(&mut self, by_s: f64) {
-        self.records.iter_mut().for_each(|record| record.0 += by_s);
+        self.records
+            .iter_mut()
+            .for_each(|record| record.end += by_s);
     }
 
     /// Returns true before the first record.
@@ -139,7 +165,7 @@ impl History {
     }
 
     fn oldest(&self) -> f64 {
-        self.records.front().map_or(0.0, |first| first.2)
+        self.records.front().map_or(0.0, |first| first.rate)
     }
 }
 
