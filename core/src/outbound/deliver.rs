@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::apart::apart;
 use super::guard::Guard;
-use super::host_backoff::{HostBackoffs, HostKey, is_of_host, whom};
+use super::host_backoff::{HostBackoffs, HostKey, is_of_host};
 use super::hyper::{HttpClient, TransportError};
 use super::quota::quota;
 use super::request::{MAX_TIMEOUT_MS, Request};
@@ -78,9 +78,9 @@ impl HttpHandler {
         // The calls of a tenant have its name as their key, and go to many servers.
         let has_key_of_many =
             job.throttle == WEBHOOKS && !job.key.is_empty() && !is_of_host(&job.key, &request.url);
-        let whom = (job.key.is_empty() || has_key_of_many)
-            .then(|| whom(&job.throttle, &job.key, &request.url));
-        if let Some(delay) = self.put_off(whom.as_ref(), context).await {
+        let host = (job.key.is_empty() || has_key_of_many)
+            .then(|| HostKey::of(&job.throttle, &job.key, &request.url));
+        if let Some(delay) = self.put_off(host.as_ref(), context).await {
             return Ok(Outcome::Snooze { delay });
         }
         let body = match request.template.take() {
@@ -133,7 +133,7 @@ impl HttpHandler {
                 {
                     context.report_alone();
                 }
-                self.record_outcome(whom, &outcome);
+                self.record_outcome(host, &outcome);
                 outcome
             }
             Err(TransportError::Unsent(error)) => Outcome::Retry { after: None, error },
@@ -162,11 +162,11 @@ impl HttpHandler {
     }
 
     /// Returns the delay of a job without a key of its host that pushed back, and refunds its tokens.
-    async fn put_off(&self, whom: Option<&HostKey>, context: &Context) -> Option<Duration> {
-        let whom = whom?;
+    async fn put_off(&self, host: Option<&HostKey>, context: &Context) -> Option<Duration> {
+        let host = host?;
         let delay = self
             .rests()
-            .wait(whom, self.begun.elapsed(), rand::random())?;
+            .wait(host, self.begun.elapsed(), rand::random())?;
         // A throttle with a wider trusted scope has paused the lane itself, so the jobs that it
         // grants may go.
         if context.trust_scope().await != Scope::Key {
@@ -178,13 +178,13 @@ impl HttpHandler {
     }
 
     /// Records a host's answer to a job without a key of that host.
-    fn record_outcome(&self, whom: Option<HostKey>, outcome: &Outcome) {
-        let Some(whom) = whom else { return };
+    fn record_outcome(&self, host: Option<HostKey>, outcome: &Outcome) {
+        let Some(host) = host else { return };
         match outcome {
             Outcome::Throttled { delay, .. } | Outcome::Overloaded { delay, .. } => {
-                self.rests().refused(whom, *delay, self.begun.elapsed());
+                self.rests().refused(host, *delay, self.begun.elapsed());
             }
-            _ => self.rests().welcomed(&whom),
+            _ => self.rests().welcomed(&host),
         }
     }
 

@@ -28,18 +28,29 @@ const KEEP: Duration = Duration::from_secs(600);
 /// The longest rest, even if the host asks for more.
 const MAX_HOST_REST: Duration = Duration::from_secs(3600);
 
-/// A throttle, the key of its jobs and a host that these go to. Two tenants may have receivers behind
-/// one host, and one of the two keeps no calls of the other waiting.
-pub type HostKey = (String, String, String);
+/// A host, for the jobs of one key of one throttle. Two tenants may have receivers behind one host,
+/// and one of the two keeps no calls of the other waiting.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct HostKey {
+    pub throttle: String,
+    pub key: String,
+    pub host: String,
+}
 
-/// Returns the throttle, the key and the host of a URL: the one that is connected to, whatever the
-/// text looks like.
-pub fn whom(throttle: &str, key: &str, url: &str) -> HostKey {
-    let url = Url::parse(url).ok();
-    let host = url
-        .as_ref()
-        .map_or("", |url| &url[Position::BeforeHost..Position::AfterPort]);
-    (throttle.to_owned(), key.to_owned(), host.to_owned())
+impl HostKey {
+    /// Returns the key of the host of a URL: the one that is connected to, whatever the text looks
+    /// like.
+    pub fn of(throttle: &str, key: &str, url: &str) -> Self {
+        let url = Url::parse(url).ok();
+        let host = url
+            .as_ref()
+            .map_or("", |url| &url[Position::BeforeHost..Position::AfterPort]);
+        Self {
+            throttle: throttle.to_owned(),
+            key: key.to_owned(),
+            host: host.to_owned(),
+        }
+    }
 }
 
 /// Returns true if the key of a call is the host of its URL, in the form of `flyball.webhook_key`.
@@ -66,8 +77,8 @@ impl HostBackoffs {
     ///
     /// `spread`, from 0 to 1, adds that share of the delay, which counts as at least one second, so
     /// that the jobs do not all come back at once.
-    pub fn wait(&mut self, whom: &HostKey, now: Duration, spread: f64) -> Option<Duration> {
-        let rest = self.known.get_mut(whom)?;
+    pub fn wait(&mut self, host: &HostKey, now: Duration, spread: f64) -> Option<Duration> {
+        let rest = self.known.get_mut(host)?;
         let left = rest.until.saturating_sub(now);
         if left.is_zero() {
             rest.until = now + PROBE_TIMEOUT;
@@ -77,11 +88,11 @@ impl HostBackoffs {
     }
 
     /// Records that the host refused a job, with the delay that it asked for, if any.
-    pub fn refused(&mut self, whom: HostKey, requested: Option<Duration>, now: Duration) {
-        if self.known.len() >= MAX_HOSTS && !self.known.contains_key(&whom) {
+    pub fn refused(&mut self, host: HostKey, requested: Option<Duration>, now: Duration) {
+        if self.known.len() >= MAX_HOSTS && !self.known.contains_key(&host) {
             self.make_room(now);
         }
-        let rest = self.known.entry(whom).or_insert(HostBackoff {
+        let rest = self.known.entry(host).or_insert(HostBackoff {
             until: Duration::ZERO,
             strikes: 0,
         });
@@ -93,8 +104,8 @@ impl HostBackoffs {
     }
 
     /// Records that the host accepted a job.
-    pub fn welcomed(&mut self, whom: &HostKey) {
-        self.known.remove(whom);
+    pub fn welcomed(&mut self, host: &HostKey) {
+        self.known.remove(host);
     }
 
     /// Forgets hosts that rested long ago, or else the one whose rest ends first.
@@ -105,7 +116,7 @@ impl HostBackoffs {
                 .known
                 .iter()
                 .min_by_key(|(_, rest)| rest.until)
-                .map(|(whom, _)| whom.clone())
+                .map(|(host, _)| host.clone())
         {
             self.known.remove(&first);
         }
@@ -128,7 +139,7 @@ mod tests {
     }
 
     fn whom(host: &str) -> HostKey {
-        super::whom(
+        HostKey::of(
             "hooks",
             "",
             &format!("https://ann:secret@{}/path?@b", host.to_ascii_uppercase()),
@@ -147,8 +158,12 @@ mod tests {
             ("https://a.example:443", "a.example"),
             ("http://[::1]:80/", "[::1]"),
         ] {
-            let key = ("hooks".to_owned(), String::new(), host.to_owned());
-            assert_eq!(super::whom("hooks", "", url), key, "{url}");
+            let key = HostKey {
+                throttle: "hooks".to_owned(),
+                key: String::new(),
+                host: host.to_owned(),
+            };
+            assert_eq!(HostKey::of("hooks", "", url), key, "{url}");
         }
     }
 
@@ -174,7 +189,7 @@ mod tests {
     #[test]
     fn a_host_that_pushed_back_on_the_calls_of_a_tenant_rests_for_that_tenant_alone() {
         let mut rests = HostBackoffs::default();
-        let of = |tenant: &str| super::whom("webhooks", tenant, "https://hooks.example.com/in");
+        let of = |tenant: &str| HostKey::of("webhooks", tenant, "https://hooks.example.com/in");
         rests.refused(of("acme"), Some(7 * S), Duration::ZERO);
 
         assert_eq!(rests.wait(&of("acme"), S, 0.0), Some(6 * S));
