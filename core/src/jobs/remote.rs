@@ -85,10 +85,21 @@ pub struct PresentedLease {
 pub struct RemoteBeat {
     /// The new cursor; `None` keeps the last one.
     pub cursor: Option<Value>,
-    /// Units done, units in all and a note; `None` keeps the last progress.
-    pub progress: Option<(i64, Option<i64>, String)>,
+    /// The new progress; `None` keeps the last one.
+    pub progress: Option<RemoteProgress>,
     /// The real cost so far, in tokens.
     pub cost: Option<f64>,
+}
+
+/// The progress of a job, as its remote worker reports it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RemoteProgress {
+    /// Units done.
+    pub done: i64,
+    /// Units in all, if known.
+    pub total: Option<i64>,
+    /// A note for people; may be empty.
+    pub note: String,
 }
 
 /// The state of a lease after a heartbeat.

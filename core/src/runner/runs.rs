@@ -9,6 +9,7 @@ use prometheus_client::metrics::histogram::Histogram;
 
 use super::WorkerMetrics;
 use super::metrics::{AttemptLabels, KindLabels};
+use crate::jobs::postgres::EndedAttempts;
 use crate::jobs::{Handler, Kinds};
 
 /// A kind that this worker runs.
@@ -72,12 +73,15 @@ impl Runs {
         self.kinds.get(kind)
     }
 
-    /// Returns the number and the total cost of the attempts that ended since the last call, by
-    /// kind.
-    pub(super) fn take_costs(&self) -> Vec<(String, u64, f64)> {
+    /// Returns the attempts of each kind that ended since the last call.
+    pub(super) fn take_costs(&self) -> Vec<EndedAttempts> {
         let take = |(kind, of_run): (&String, &Arc<ServedKind>)| {
             let (attempts, tokens) = std::mem::take(&mut *of_run.tally.lock());
-            (attempts > 0).then(|| (kind.clone(), attempts, tokens))
+            (attempts > 0).then(|| EndedAttempts {
+                kind: kind.clone(),
+                attempts,
+                tokens,
+            })
         };
         self.kinds.iter().filter_map(take).collect()
     }

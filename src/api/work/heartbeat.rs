@@ -11,7 +11,7 @@ use crate::api::http::caller::Caller;
 use crate::api::http::fields::ObjectReader;
 use crate::api::http::problem::Problem;
 use crate::api::http::timeout::{ROW_TIMEOUT, with_timeout};
-use crate::jobs::remote::RemoteBeat;
+use crate::jobs::remote::{RemoteBeat, RemoteProgress};
 
 /// The longest note on the progress, in bytes.
 pub(in crate::api) const NOTE_BYTES_MAX: usize = 500;
@@ -93,7 +93,7 @@ pub async fn heartbeat(
     }))
 }
 
-fn progress(reader: &mut ObjectReader<'_>) -> Option<(i64, Option<i64>, String)> {
+fn progress(reader: &mut ObjectReader<'_>) -> Option<RemoteProgress> {
     if !reader.has("progress") {
         return None;
     }
@@ -104,5 +104,9 @@ fn progress(reader: &mut ObjectReader<'_>) -> Option<(i64, Option<i64>, String)>
     let done = fields.whole("done", 0..=UNITS_MAX, "");
     let total = fields.whole("total", 0..=UNITS_MAX, "");
     let note = fields.text("note", 0..=NOTE_BYTES_MAX);
-    Some((done?, total, note.unwrap_or_default()))
+    Some(RemoteProgress {
+        done: done?,
+        total,
+        note: note.unwrap_or_default(),
+    })
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use flyball::app::{App, Roles};
 use flyball::config::Settings;
+use flyball::jobs::postgres::EndedAttempts;
 use flyball::jobs::{
     Context, Handler, Issue, Job, Kinds, NewJob, Outcome, PreparedJob, Queue, State,
 };
@@ -277,6 +278,14 @@ async fn a_dear_job_leaves_a_debt_of_its_key_and_the_mean_is_shown() {
     fixture.worker.stop().await;
 }
 
+fn ended(kind: &str, attempts: u64, tokens: f64) -> EndedAttempts {
+    EndedAttempts {
+        kind: kind.to_owned(),
+        attempts,
+        tokens,
+    }
+}
+
 #[tokio::test]
 async fn a_mean_follows_the_last_thousand_attempts_and_many_workers_may_write_it() {
     let database = database().await;
@@ -291,16 +300,13 @@ async fn a_mean_follows_the_last_thousand_attempts_and_many_workers_may_write_it
             .unwrap()
     };
     queue
-        .learn_costs(&[
-            ("http".to_owned(), 100, 400.0),
-            ("nobody's".to_owned(), 1, 1.0),
-        ])
+        .learn_costs(&[ended("http", 100, 400.0), ended("nobody's", 1, 1.0)])
         .await
         .unwrap();
     assert_eq!((mean().await.attempts, mean().await.mean), (100, 4.0));
 
     queue
-        .learn_costs(&[("http".to_owned(), 300, 300.0)])
+        .learn_costs(&[ended("http", 300, 300.0)])
         .await
         .unwrap();
     assert_eq!(
@@ -309,7 +315,7 @@ async fn a_mean_follows_the_last_thousand_attempts_and_many_workers_may_write_it
         "the mean of all four hundred"
     );
     queue
-        .learn_costs(&[("http".to_owned(), 1_000_000, 5_000_000.0)])
+        .learn_costs(&[ended("http", 1_000_000, 5_000_000.0)])
         .await
         .unwrap();
     assert_eq!((mean().await.attempts, mean().await.mean), (1_000_400, 5.0));
@@ -318,7 +324,7 @@ async fn a_mean_follows_the_last_thousand_attempts_and_many_workers_may_write_it
     let writers = (0..8).map(|n| {
         let queue = queue.clone();
         let seen: Vec<_> = (0..2)
-            .map(|at| (names[(n + at) % 2].to_owned(), 1, 5.0))
+            .map(|at| ended(names[(n + at) % 2], 1, 5.0))
             .collect();
         tokio::spawn(async move {
             for _ in 0..20 {

@@ -16,6 +16,17 @@ pub struct KindCost {
     pub mean: f64,
 }
 
+/// Attempts of one kind that have ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EndedAttempts {
+    /// The name of the kind.
+    pub kind: String,
+    /// Their number.
+    pub attempts: u64,
+    /// Their total cost, in tokens.
+    pub tokens: f64,
+}
+
 // The rows are locked in the order of their names; otherwise two workers could deadlock.
 pub(super) const LEARN: &str = "
 with samples as (
@@ -38,16 +49,11 @@ pub(super) const MEANS: &str = "
 select name, attempts, mean_cost from flyball.kind where mean_cost is not null order by name limit 1000";
 
 impl Queue {
-    /// Records attempts that have ended: their kind, their number and their total cost in tokens.
-    ///
-    /// No kind may occur twice.
-    pub async fn learn_costs(&self, seen: &[(String, u64, f64)]) -> Result<(), Error> {
-        let kinds: Vec<&str> = seen.iter().map(|(kind, ..)| kind.as_str()).collect();
-        let attempts: Vec<i64> = seen
-            .iter()
-            .map(|(_, attempts, _)| *attempts as i64)
-            .collect();
-        let tokens: Vec<f64> = seen.iter().map(|(.., tokens)| *tokens).collect();
+    /// Records attempts that have ended. No kind may occur twice.
+    pub async fn learn_costs(&self, seen: &[EndedAttempts]) -> Result<(), Error> {
+        let kinds: Vec<&str> = seen.iter().map(|one| one.kind.as_str()).collect();
+        let attempts: Vec<i64> = seen.iter().map(|one| one.attempts as i64).collect();
+        let tokens: Vec<f64> = seen.iter().map(|one| one.tokens).collect();
         sqlx::query(LEARN)
             .bind(kinds)
             .bind(attempts)

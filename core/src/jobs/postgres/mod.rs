@@ -58,7 +58,7 @@ pub use checkpoint::PgCheckpoints;
 pub use claim::Batch;
 pub use client::Client;
 pub use connect::Queue;
-pub use costs::KindCost;
+pub use costs::{EndedAttempts, KindCost};
 pub use depth::Sweeper;
 pub use depth_cache::Depths;
 pub use due::DueParts;

@@ -321,9 +321,9 @@ impl Queue {
             .bind(&lease.tenant)
             .bind(beat.cost)
             .bind(&beat.cursor)
-            .bind(progress.map(|(done, ..)| *done))
-            .bind(progress.and_then(|(_, total, _)| *total))
-            .bind(progress.map(|(.., note)| note.as_str()))
+            .bind(progress.map(|progress| progress.done))
+            .bind(progress.and_then(|progress| progress.total))
+            .bind(progress.map(|progress| progress.note.as_str()))
             .fetch_optional(&self.pool)
             .await?;
         let Some(row) = row else { return Ok(None) };
