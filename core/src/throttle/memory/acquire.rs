@@ -12,7 +12,7 @@ use crate::throttle::knobs::MAX_COST;
 use crate::throttle::learned::Learned;
 use crate::throttle::serve::ServeContext;
 use crate::throttle::{
-    AcquireRequest, AcquireResponse, Grant, Holder, LaneRequest, Limit, Name, serve,
+    AcquireRequest, AcquireResponse, Grant, Holder, Knobs, LaneRequest, Limit, Name, serve,
 };
 
 impl MemoryStore {
@@ -26,16 +26,6 @@ impl MemoryStore {
             .get(&ask.throttle)
             .filter(|throttle| !throttle.raw.is_empty());
         let knobs = known.map(|throttle| throttle.raw.knobs());
-        let mut answer = AcquireResponse {
-            at_us: now,
-            ..AcquireResponse::default()
-        };
-        if let Some(knobs) = &knobs {
-            (answer.effective_rps, answer.seq, answer.weight) =
-                (knobs.rate(now).rps, knobs.seq, knobs.weight);
-            answer.over_limit = knobs.over_limit;
-            answer.max_cost = MAX_COST / knobs.cost_factor;
-        }
         let limits: Vec<Option<u32>> = chain
             .iter()
             .map(|name| {
@@ -44,20 +34,7 @@ impl MemoryStore {
                     .and_then(|level| level.raw.knobs().concurrency)
             })
             .collect();
-        let key_limits = knobs.iter().map(|knobs| knobs.key_concurrency);
-        answer.limits_concurrency = knobs.is_some()
-            && limits
-                .iter()
-                .copied()
-                .chain(key_limits)
-                .any(|limit| limit.is_some());
-        let is_windowed = |name: &Name| {
-            let level = throttles.get(name);
-            level.is_some_and(|level| !level.raw.knobs().windows.is_empty())
-        };
-        answer.has_windows = knobs
-            .as_ref()
-            .is_some_and(|knobs| !knobs.key_windows.is_empty() || chain.iter().any(is_windowed));
+        let mut answer = description(throttles, &chain, knobs.as_deref(), &limits, now);
         let unknown = chain.iter().find(|name| {
             throttles
                 .get(*name)
@@ -103,18 +80,15 @@ impl MemoryStore {
         let who = holder
             .map(|holder| who(holder, &ask.throttle))
             .unwrap_or_default();
-        let mut held = Vec::new();
-        if let Some(holder) = holder {
-            for ((name, level), limit) in chain.iter().zip(&mut levels).zip(&limits) {
-                let Some(limit) = limit.map(i64::from) else {
-                    continue;
-                };
-                let holds = &mut throttles.entry(name.clone()).or_default().holds;
-                let room = holds.room(&who, limit, holder.held, now.div_euclid(1000));
-                (level.room, level.is_full) = (Some(room.left as f64), room.is_full);
-                held.push(room.held);
-            }
-        }
+        let asking = holder.map(|holder| AskingHolder {
+            who: &who,
+            holder,
+            now_ms: now.div_euclid(1000),
+        });
+        let held = match &asking {
+            Some(asking) => asking.note_room(throttles, &chain, &limits, &mut levels),
+            None => Vec::new(),
+        };
         let leaf = throttles.entry(ask.throttle.clone()).or_default();
         let key_limit = (knobs.key_concurrency.map(i64::from))
             .filter(|_| !knobs.key_rps.is_stopped() && holder.is_some());
@@ -159,23 +133,15 @@ impl MemoryStore {
         for (key, known) in learned {
             leaf.learned.entry(key).and_modify(|kept| kept.0 = known);
         }
-        if let Some(holder) = holder {
+        if let Some(asking) = &asking {
             let granted = answer
                 .lanes
                 .iter()
                 .map(|lane| i64::from(lane.granted))
                 .sum::<i64>();
-            let limited = chain
-                .iter()
-                .zip(&limits)
-                .filter(|(_, limit)| limit.is_some())
-                .map(|(name, _)| name);
-            for (name, held) in limited.zip(held) {
-                let holds = &mut throttles.entry(name.clone()).or_default().holds;
-                holds.report(&who, held + granted, now.div_euclid(1000), holder.ttl_ms());
-            }
+            asking.report(throttles, &chain, &limits, held, granted);
             let leaf = throttles.entry(ask.throttle.clone()).or_default();
-            leaf.say_keys(&who, ask, holder, &rooms, now);
+            leaf.report_keys(&who, ask, asking.holder, &rooms, now);
         }
         for (name, level) in chain.iter().zip(levels) {
             let throttle = throttles.entry(name.clone()).or_default();
@@ -206,7 +172,7 @@ impl Throttle {
     }
 
     /// Reports for each key with a limit the jobs that its holder runs now.
-    fn say_keys(
+    fn report_keys(
         &mut self,
         who: &str,
         ask: &AcquireRequest,
@@ -321,6 +287,87 @@ impl Throttle {
             by_windows: matches!(served.limit, Some(LimitedBy::Windows(_))),
             charge_us: served.charge_us,
             watched: served.watched,
+        }
+    }
+}
+
+/// Returns what a response says of the throttle itself: its rate, and which limits it has.
+fn description(
+    throttles: &Throttles,
+    chain: &[Name],
+    knobs: Option<&Knobs>,
+    limits: &[Option<u32>],
+    now: i64,
+) -> AcquireResponse {
+    let mut answer = AcquireResponse {
+        at_us: now,
+        ..AcquireResponse::default()
+    };
+    let Some(knobs) = knobs else {
+        return answer;
+    };
+    (answer.effective_rps, answer.seq, answer.weight) =
+        (knobs.rate(now).rps, knobs.seq, knobs.weight);
+    answer.over_limit = knobs.over_limit;
+    answer.max_cost = MAX_COST / knobs.cost_factor;
+    answer.limits_concurrency =
+        knobs.key_concurrency.is_some() || limits.iter().any(Option::is_some);
+    let is_windowed = |name: &Name| {
+        let level = throttles.get(name);
+        level.is_some_and(|level| !level.raw.knobs().windows.is_empty())
+    };
+    answer.has_windows = !knobs.key_windows.is_empty() || chain.iter().any(is_windowed);
+    answer
+}
+
+/// A holder of slots that asks now.
+struct AskingHolder<'a> {
+    /// Its name in the reports to the levels.
+    who: &'a str,
+    holder: &'a Holder,
+    now_ms: i64,
+}
+
+impl AskingHolder<'_> {
+    /// Notes in each level that limits concurrency the room for the holder. Returns the jobs that
+    /// the holder is believed to run in each of these.
+    fn note_room(
+        &self,
+        throttles: &mut Throttles,
+        chain: &[Name],
+        limits: &[Option<u32>],
+        levels: &mut [Level],
+    ) -> Vec<i64> {
+        let mut held = Vec::new();
+        for ((name, level), limit) in chain.iter().zip(levels).zip(limits) {
+            let Some(limit) = limit.map(i64::from) else {
+                continue;
+            };
+            let holds = &mut throttles.entry(name.clone()).or_default().holds;
+            let room = holds.room(self.who, limit, self.holder.held, self.now_ms);
+            (level.room, level.is_full) = (Some(room.left as f64), room.is_full);
+            held.push(room.held);
+        }
+        held
+    }
+
+    /// Reports to the same levels that the holder runs what it ran there, and what was granted.
+    fn report(
+        &self,
+        throttles: &mut Throttles,
+        chain: &[Name],
+        limits: &[Option<u32>],
+        held: Vec<i64>,
+        granted: i64,
+    ) {
+        let limited = chain
+            .iter()
+            .zip(limits)
+            .filter(|(_, limit)| limit.is_some())
+            .map(|(name, _)| name);
+        for (name, held) in limited.zip(held) {
+            let holds = &mut throttles.entry(name.clone()).or_default().holds;
+            holds.report(self.who, held + granted, self.now_ms, self.holder.ttl_ms());
         }
     }
 }
