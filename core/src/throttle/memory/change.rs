@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{MemoryStore, Throttles, parents, put};
+use super::{MemoryStore, Throttle, Throttles, parents, put};
 use crate::throttle::new_name::check_new_name;
 use crate::throttle::rules::number;
 use crate::throttle::{Change, Error, Knobs, Name, Status, direct_change, rules};
@@ -24,75 +24,10 @@ impl MemoryStore {
             check_new_name(change, name)?;
         }
         let earlier = stands.raw.knobs();
-        let conflict = |what: String| {
-            Err(Error::Conflict {
-                name: name.clone(),
-                what,
-            })
-        };
-        if let Some(seq) = change.if_seq.filter(|seq| *seq != earlier.seq) {
-            return conflict(format!("seq is {}, not {seq}", earlier.seq));
-        }
-        if let Some(term) = change.term.filter(|term| earlier.term > *term) {
-            return conflict(format!(
-                "term {} has written since term {term}",
-                earlier.term
-            ));
-        }
-        let rps = stands.raw.get("rps").map_or("", String::as_str);
-        if let Some(expected) = change.if_rps.as_deref().filter(|expected| *expected != rps) {
-            return conflict(format!(
-                "rps is {}, not {}",
-                rules::cut(if rps.is_empty() { "missing" } else { rps }),
-                rules::cut(expected)
-            ));
-        }
-        let slots = stands.raw.get("concurrency").map_or("", String::as_str);
-        if let Some(expected) = change
-            .if_concurrency
-            .as_deref()
-            .filter(|expected| *expected != slots && change.if_rps.is_none())
-        {
-            let slots = if slots.is_empty() { "missing" } else { slots };
-            return conflict(format!(
-                "concurrency is {}, not {}",
-                rules::cut(slots),
-                rules::cut(expected)
-            ));
-        }
-        let mode = stands.raw.get("mode").map(String::as_str);
-        if let Some(expected) = change.if_mode.as_deref()
-            && mode != Some(expected)
-        {
-            return conflict(format!("mode is no longer {expected}"));
-        }
+        check_conditions(name, change, &stands, &earlier)?;
         let mut raw = stands.raw.texts();
-        let (mut changed, mut resumed) = (!exists, false);
-        for (field, text) in &change.fields {
-            if change.absent_only && stands.raw.contains_key(field) {
-                continue;
-            }
-            changed = true;
-            resumed |= field == "paused";
-            put(&mut raw, field, text.clone());
-            if field == "mode" && raw.get("mode").is_some_and(|mode| mode != "auto") {
-                raw.remove("valid_until");
-            }
-        }
-        // A change of `capacity` includes its reason, so the old reason goes.
-        if change.fields.contains_key("capacity")
-            && !change.fields.contains_key("capacity_reason")
-            && !change.absent_only
-        {
-            raw.remove("capacity_reason");
-        }
-        // A change of `mode` cancels the end of the old one.
-        if change.fields.contains_key("mode")
-            && !change.fields.contains_key("manual_until_ms")
-            && !change.absent_only
-        {
-            raw.remove("manual_until_ms");
-        }
+        let applied = apply(&mut raw, change, &stands);
+        let (changed, resumed) = (applied.is_change || !exists, applied.resumes);
         let bound = |raw: &BTreeMap<String, String>, field, default| {
             raw.get(field)
                 .and_then(|text| number(field, text))
@@ -151,4 +86,95 @@ impl MemoryStore {
         let after = Status::read(name.clone(), throttle.raw.texts(), &throttle.meter, now);
         Ok((before, after.with_parents(&parents(throttles))))
     }
+}
+
+/// Refuses a change whose conditions do not hold any more.
+fn check_conditions(
+    name: &Name,
+    change: &Change,
+    stands: &Throttle,
+    earlier: &Knobs,
+) -> Result<(), Error> {
+    let conflict = |what: String| {
+        Err(Error::Conflict {
+            name: name.clone(),
+            what,
+        })
+    };
+    if let Some(seq) = change.if_seq.filter(|seq| *seq != earlier.seq) {
+        return conflict(format!("seq is {}, not {seq}", earlier.seq));
+    }
+    if let Some(term) = change.term.filter(|term| earlier.term > *term) {
+        return conflict(format!(
+            "term {} has written since term {term}",
+            earlier.term
+        ));
+    }
+    let rps = stands.raw.get("rps").map_or("", String::as_str);
+    if let Some(expected) = change.if_rps.as_deref().filter(|expected| *expected != rps) {
+        return conflict(format!(
+            "rps is {}, not {}",
+            rules::cut(if rps.is_empty() { "missing" } else { rps }),
+            rules::cut(expected)
+        ));
+    }
+    let slots = stands.raw.get("concurrency").map_or("", String::as_str);
+    if let Some(expected) = change
+        .if_concurrency
+        .as_deref()
+        .filter(|expected| *expected != slots && change.if_rps.is_none())
+    {
+        let slots = if slots.is_empty() { "missing" } else { slots };
+        return conflict(format!(
+            "concurrency is {}, not {}",
+            rules::cut(slots),
+            rules::cut(expected)
+        ));
+    }
+    let mode = stands.raw.get("mode").map(String::as_str);
+    if let Some(expected) = change.if_mode.as_deref()
+        && mode != Some(expected)
+    {
+        return conflict(format!("mode is no longer {expected}"));
+    }
+    Ok(())
+}
+
+/// The result of a change of fields.
+struct AppliedChange {
+    /// True if a field was written.
+    is_change: bool,
+    /// True if the knob `paused` was.
+    resumes: bool,
+}
+
+/// Writes the fields of a change, and removes those that it makes void.
+fn apply(raw: &mut BTreeMap<String, String>, change: &Change, stands: &Throttle) -> AppliedChange {
+    let (mut is_change, mut resumes) = (false, false);
+    for (field, text) in &change.fields {
+        if change.absent_only && stands.raw.contains_key(field) {
+            continue;
+        }
+        is_change = true;
+        resumes |= field == "paused";
+        put(raw, field, text.clone());
+        if field == "mode" && raw.get("mode").is_some_and(|mode| mode != "auto") {
+            raw.remove("valid_until");
+        }
+    }
+    // A change of `capacity` includes its reason, so the old reason goes.
+    if change.fields.contains_key("capacity")
+        && !change.fields.contains_key("capacity_reason")
+        && !change.absent_only
+    {
+        raw.remove("capacity_reason");
+    }
+    // A change of `mode` cancels the end of the old one.
+    if change.fields.contains_key("mode")
+        && !change.fields.contains_key("manual_until_ms")
+        && !change.absent_only
+    {
+        raw.remove("manual_until_ms");
+    }
+    AppliedChange { is_change, resumes }
 }
