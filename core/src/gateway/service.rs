@@ -278,59 +278,92 @@ impl Gateway {
 
     /// Collects, reads and prunes until `cancel` fires.
     pub async fn run(self, cancel: CancellationToken) {
-        let heard = {
-            let (gateway, cancel) = (self.clone(), cancel.clone());
-            async move {
-                let queue = gateway.queue.clone();
-                let notify = move |mark: &str| gateway.hear_publication(TenantMark::parse(mark));
-                queue.listen_to(PUBLISHED, notify, cancel).await;
-            }
-        };
-        let rung = {
-            let (gateway, cancel) = (self.clone(), cancel.clone());
-            async move {
-                let queue = gateway.queue.clone();
-                let notify = move |payload: &str| gateway.hear(payload);
-                queue.listen_to(COLLECTED, notify, cancel).await;
-            }
-        };
         let poll_every = match self.queue.can_listen() {
             true => SAFETY_POLL_EVERY,
             false => POLL_EVERY,
         };
-        let pace = |name, wake: Option<&Arc<Notify>>, every| LoopOptions {
-            name,
-            every,
-            wake: wake.cloned(),
+        let hub = self.hub.clone();
+        // A task of its own, because it takes turns with the tasks of connections.
+        let woken = tokio::spawn(async move { hub.wake_peers().await });
+        let woken = AbortOnDropHandle::new(woken);
+        let loops = async {
+            tokio::join!(
+                self.hear_publications(&cancel),
+                self.hear_collectors(&cancel),
+                self.collect_publications(poll_every, &cancel),
+                self.pace_publications(&cancel),
+                self.read_channels(poll_every, &cancel),
+                self.prune_channels(&cancel),
+                self.warn_limited_tenants(&cancel),
+                self.counts.clone().run(cancel.clone()),
+                self.report_channels(&cancel),
+            )
         };
-        let collected = periodic_unless_watched(
-            pace(
-                "collect_publications",
-                Some(&self.due.publications),
-                poll_every,
-            ),
+        tokio::select! {
+            _ = loops => {}
+            // Without it no connection would ever hear of a message again.
+            ended = woken => tracing::error!(?ended, "the task that wakes connections died"),
+        }
+    }
+
+    async fn hear_publications(&self, cancel: &CancellationToken) {
+        let gateway = self.clone();
+        let notify = move |mark: &str| gateway.hear_publication(TenantMark::parse(mark));
+        self.queue
+            .listen_to(PUBLISHED, notify, cancel.clone())
+            .await;
+    }
+
+    async fn hear_collectors(&self, cancel: &CancellationToken) {
+        let gateway = self.clone();
+        let notify = move |payload: &str| gateway.hear(payload);
+        self.queue
+            .listen_to(COLLECTED, notify, cancel.clone())
+            .await;
+    }
+
+    async fn collect_publications(&self, poll_every: Duration, cancel: &CancellationToken) {
+        periodic_unless_watched(
+            LoopOptions {
+                name: "collect_publications",
+                every: poll_every,
+                wake: Some(self.due.publications.clone()),
+            },
             self.due.clone(),
             cancel.clone(),
             || {
                 let gateway = self.clone();
                 async move { gateway.collect_round().await }
             },
-        );
-        // A round without such tenants costs nothing, and a step that failed is soon made again.
-        let paced = periodic(
-            pace("pace_publications", Some(&self.has_limited), POLL_EVERY),
+        )
+        .await;
+    }
+
+    /// Moves the messages of tenants at their limit. A round without such tenants costs nothing,
+    /// and a step that failed is soon made again.
+    async fn pace_publications(&self, cancel: &CancellationToken) {
+        periodic(
+            LoopOptions {
+                name: "pace_publications",
+                every: POLL_EVERY,
+                wake: Some(self.has_limited.clone()),
+            },
             cancel.clone(),
             || {
                 let gateway = self.clone();
                 async move { gateway.pace_round().await }
             },
-        );
-        let read = periodic_unless_watched(
-            pace(
-                "read_channels",
-                Some(&self.due.channel_messages),
-                poll_every,
-            ),
+        )
+        .await;
+    }
+
+    async fn read_channels(&self, poll_every: Duration, cancel: &CancellationToken) {
+        periodic_unless_watched(
+            LoopOptions {
+                name: "read_channels",
+                every: poll_every,
+                wake: Some(self.due.channel_messages.clone()),
+            },
             self.due.clone(),
             cancel.clone(),
             || {
@@ -340,27 +373,51 @@ impl Gateway {
                     read.inspect_err(|_| gateway.end.lock().note_failure())
                 }
             },
-        );
+        )
+        .await;
+    }
+
+    async fn report_channels(&self, cancel: &CancellationToken) {
         let gone: Arc<Mutex<HashSet<Arc<str>>>> = Arc::default();
-        let told = periodic(
-            pace("report_channels", None, REPORT_EVERY),
+        periodic(
+            LoopOptions {
+                name: "report_channels",
+                every: REPORT_EVERY,
+                wake: None,
+            },
             cancel.clone(),
             || {
                 let (gateway, gone) = (self.clone(), gone.clone());
                 async move { gateway.report_round(&gone).await }
             },
-        );
+        )
+        .await;
+    }
+
+    async fn prune_channels(&self, cancel: &CancellationToken) {
         let place: Arc<Mutex<ChannelPlace>> = Arc::default();
-        let pruned = periodic(
-            pace("prune_channels", None, PRUNE_EVERY),
+        periodic(
+            LoopOptions {
+                name: "prune_channels",
+                every: PRUNE_EVERY,
+                wake: None,
+            },
             cancel.clone(),
             || {
                 let (gateway, place) = (self.clone(), place.clone());
                 async move { gateway.prune_round(&place).await }
             },
-        );
-        let limited = periodic(
-            pace("warn_tenants", Some(&self.has_heard), LIMITS_POLL_EVERY),
+        )
+        .await;
+    }
+
+    async fn warn_limited_tenants(&self, cancel: &CancellationToken) {
+        periodic(
+            LoopOptions {
+                name: "warn_tenants",
+                every: LIMITS_POLL_EVERY,
+                wake: Some(self.has_heard.clone()),
+            },
             cancel.clone(),
             || {
                 let gateway = self.clone();
@@ -369,22 +426,8 @@ impl Gateway {
                     gateway.warn_tenants().await
                 }
             },
-        );
-        let reported = self.counts.clone().run(cancel.clone());
-        let hub = self.hub.clone();
-        // A task of its own, because it takes turns with the tasks of connections.
-        let woken = tokio::spawn(async move { hub.wake_peers().await });
-        let woken = AbortOnDropHandle::new(woken);
-        let loops = async {
-            tokio::join!(
-                heard, rung, collected, paced, read, pruned, limited, reported, told
-            )
-        };
-        tokio::select! {
-            _ = loops => {}
-            // Without it no connection would ever hear of a message again.
-            ended = woken => tracing::error!(?ended, "the task that wakes connections died"),
-        }
+        )
+        .await;
     }
 
     /// Lets this process read the messages that come from now on. Whoever looks where a channel
