@@ -40,10 +40,10 @@ use crate::cron::{self, Schedules};
 use crate::gateway::service::Gateway;
 use crate::jobs::postgres::{KindRetention, Retention, Schema};
 use crate::jobs::serving::Serves;
-use crate::jobs::{self, Kinds, Queue};
+use crate::jobs::{self, Kinds, Queue, SecretKeys};
 #[cfg(feature = "notifications")]
 use crate::notify::{NotificationHandler, recipient::KIND};
-use crate::postgres::{UnusablePostgres, reach};
+use crate::postgres::{Replica, UnusablePostgres, reach};
 #[cfg(feature = "notifications")]
 use crate::providers::pool::AccountPool;
 use crate::runner::{self, Worker};
@@ -101,32 +101,10 @@ impl App {
         descriptors::raise_limit();
         #[cfg(feature = "api")]
         let listeners = Listeners::bind(settings, roles, prepared.has_tokens()).await?;
-        reach(&settings.database(), STARTUP_TIMEOUT, true)
-            .await
-            .map_err(|why| unreachable(why, settings))?;
-        let queue = Queue::connect(
-            settings.database(),
-            settings.database_connections,
-            STARTUP_TIMEOUT,
-        )
-        .await
-        .context(NO_POSTGRES)?;
-        let queue = queue
-            .with_secret_keys(prepared.secret_keys)
-            .with_replica(lists);
-        queue.refuse_hidden_pooler().await?;
-        migrate(&queue).await?;
-        queue
-            .set_tenant_queue_max(settings.tenant_queue_max)
-            .await
-            .context("writing the limit of the tenants' queues")?;
+        let queue = open_queue(settings, prepared.secret_keys, lists).await?;
         #[cfg(feature = "notifications")]
         let notes: Arc<dyn Notes> = redis.clone();
-        let patterns = PatternStore::new(redis, settings.throttles_created_max);
-        let leased = Arc::new(LeasedStore::new(
-            Arc::new(patterns),
-            Duration::from_millis(settings.token_lease_ms.into()),
-        ));
+        let leased = Arc::new(leased_store(settings, redis));
         let throttles: Arc<dyn Store> = leased.clone();
 
         let mut registry = Registry::default();
@@ -214,21 +192,7 @@ impl App {
             has_alerts,
         };
         let seeds = seeding.start(cancel.child_token()).await?;
-        let keep = knob_backup::run(
-            throttles.clone(),
-            KnobRecord::new(queue.pool.clone()),
-            cancel.child_token(),
-        );
-        let made = made_throttles::run(
-            throttles.clone(),
-            KnobRecord::new(queue.pool.clone()),
-            settings.tenant_limits(),
-            cancel.child_token(),
-        );
-        let mut tasks = vec![
-            vital.spawn("keep knobs", cancel.child_token(), keep),
-            vital.spawn("made throttles", cancel.child_token(), made),
-        ];
+        let mut tasks = knob_loops(settings, &queue, &throttles, &vital, &cancel);
         tasks.extend(seeds);
         tasks.extend(looks);
         #[cfg(feature = "notifications")]
@@ -274,11 +238,7 @@ impl App {
                 )
             }
             false => {
-                // Workers measure the queue's depth; a process without one must do it itself.
-                let keep = runner::keep_depth(queue.clone(), cancel.child_token());
-                tasks.push(vital.spawn("depth", cancel.child_token(), keep));
-                let keep = share::run(throttles.clone(), queue.clone(), cancel.child_token());
-                tasks.push(vital.spawn("share", cancel.child_token(), keep));
+                tasks.extend(loops_without_worker(&queue, &throttles, &vital, &cancel));
                 None
             }
         };
@@ -385,6 +345,79 @@ impl App {
         // Closing waits for all connections in use, and one may be held for long.
         let _ = tokio::time::timeout(Duration::from_secs(2), self.queue.pool.close()).await;
     }
+}
+
+/// Reaches Postgres, opens the queue in it, and migrates the schema.
+async fn open_queue(
+    settings: &Settings,
+    keys: SecretKeys,
+    lists: Option<Replica>,
+) -> anyhow::Result<Queue> {
+    reach(&settings.database(), STARTUP_TIMEOUT, true)
+        .await
+        .map_err(|why| unreachable(why, settings))?;
+    let queue = Queue::connect(
+        settings.database(),
+        settings.database_connections,
+        STARTUP_TIMEOUT,
+    )
+    .await
+    .context(NO_POSTGRES)?;
+    let queue = queue.with_secret_keys(keys).with_replica(lists);
+    queue.refuse_hidden_pooler().await?;
+    migrate(&queue).await?;
+    queue
+        .set_tenant_queue_max(settings.tenant_queue_max)
+        .await
+        .context("writing the limit of the tenants' queues")?;
+    Ok(queue)
+}
+
+/// Returns the store that makes throttles from patterns and leases tokens from Redis.
+fn leased_store(settings: &Settings, redis: Arc<RedisStore>) -> LeasedStore {
+    let patterns = PatternStore::new(redis, settings.throttles_created_max);
+    LeasedStore::new(
+        Arc::new(patterns),
+        Duration::from_millis(settings.token_lease_ms.into()),
+    )
+}
+
+/// Starts the loops that record knobs, and that delete throttles which were made on first use.
+fn knob_loops(
+    settings: &Settings,
+    queue: &Queue,
+    throttles: &Arc<dyn Store>,
+    vital: &TaskSupervisor,
+    cancel: &CancellationToken,
+) -> Vec<JoinHandle<()>> {
+    let record = || KnobRecord::new(queue.pool.clone());
+    let keep = knob_backup::run(throttles.clone(), record(), cancel.child_token());
+    let made = made_throttles::run(
+        throttles.clone(),
+        record(),
+        settings.tenant_limits(),
+        cancel.child_token(),
+    );
+    vec![
+        vital.spawn("keep knobs", cancel.child_token(), keep),
+        vital.spawn("made throttles", cancel.child_token(), made),
+    ]
+}
+
+/// Starts the loops of a process without a worker. Workers measure the queue's depth, and know how
+/// many of them share a rate; this one must do both itself.
+fn loops_without_worker(
+    queue: &Queue,
+    throttles: &Arc<dyn Store>,
+    vital: &TaskSupervisor,
+    cancel: &CancellationToken,
+) -> Vec<JoinHandle<()>> {
+    let depth = runner::keep_depth(queue.clone(), cancel.child_token());
+    let share = share::run(throttles.clone(), queue.clone(), cancel.child_token());
+    vec![
+        vital.spawn("depth", cancel.child_token(), depth),
+        vital.spawn("share", cancel.child_token(), share),
+    ]
 }
 
 /// Builds the error for a Postgres that cannot be used, with a note if `DATABASE_URL` is not set.
