@@ -241,33 +241,7 @@ impl Knobs {
         let key_burst = reader.rate_number("key_burst", plain.key_burst);
         let cost_factor = reader.rate_number("cost_factor", plain.cost_factor);
         let (windows, key_windows) = (reader.windows("windows"), reader.windows("key_windows"));
-        let rps = match raw
-            .get("rps")
-            .map(|text| number("rps", text).map(RateLimit::new))
-        {
-            Some(Some(rps)) if reader.careful => {
-                let rate = rps.slower(safe_rps);
-                reader.add_to_all(&format!("; running at {rate} tokens per second"));
-                rate
-            }
-            Some(Some(rps)) => rps,
-            unreadable => {
-                let allowed = rules::allowed("rps");
-                let message = match unreadable {
-                    None => missing(allowed),
-                    Some(_) => must_be(allowed, &raw["rps"].as_str().into()),
-                };
-                reader.problems.insert(
-                    0,
-                    KnobProblem {
-                        field: "rps".to_owned(),
-                        message,
-                    },
-                );
-                reader.add_to_all(&format!("; running at safe_rps {safe_rps}"));
-                safe_rps
-            }
-        };
+        let rps = reader.rps(safe_rps);
         let mode = reader.parsed("mode", Mode::of);
         let on_store_loss = reader.parsed("on_store_loss", OnStoreLoss::of);
         let on_429 = reader.parsed("on_429", On429::of);
@@ -345,32 +319,7 @@ impl Knobs {
                 .problems
                 .push(rules::min_above_max(knobs.min, knobs.max));
         }
-        let unknown_fields = || raw.keys().filter(|field| rules::knob(field).is_none());
-        for field in unknown_fields().take(MAX_UNKNOWN_FIELDS) {
-            reader.problems.push(KnobProblem {
-                field: rules::cut(field),
-                message: unknown(field, "knob", &rules::names()),
-            });
-        }
-        for field in raw
-            .iter()
-            .filter(|(_, text)| text.contains('\0'))
-            .map(|(field, _)| field)
-            .take(MAX_UNKNOWN_FIELDS)
-        {
-            let message = "must be without the character NUL: it is not recorded and cannot be restored; write it again".to_owned();
-            reader.problems.push(KnobProblem {
-                field: rules::cut(field),
-                message,
-            });
-        }
-        let more = unknown_fields().count().saturating_sub(MAX_UNKNOWN_FIELDS);
-        if more > 0 {
-            reader.problems.push(KnobProblem {
-                field: "…".to_owned(),
-                message: format!("{more} more fields are not knobs"),
-            });
-        }
+        reader.note_strange_fields();
         (knobs, reader.problems)
     }
 
@@ -511,6 +460,70 @@ struct KnobsReader<'a> {
 }
 
 impl KnobsReader<'_> {
+    /// Reads `rps`: a throttle with nonsense in it, or in another field that shapes the rate, runs
+    /// at `safe_rps` or slower.
+    fn rps(&mut self, safe_rps: RateLimit) -> RateLimit {
+        let raw = self.raw;
+        match raw
+            .get("rps")
+            .map(|text| number("rps", text).map(RateLimit::new))
+        {
+            Some(Some(rps)) if self.careful => {
+                let rate = rps.slower(safe_rps);
+                self.add_to_all(&format!("; running at {rate} tokens per second"));
+                rate
+            }
+            Some(Some(rps)) => rps,
+            unreadable => {
+                let allowed = rules::allowed("rps");
+                let message = match unreadable {
+                    None => missing(allowed),
+                    Some(_) => must_be(allowed, &raw["rps"].as_str().into()),
+                };
+                self.problems.insert(
+                    0,
+                    KnobProblem {
+                        field: "rps".to_owned(),
+                        message,
+                    },
+                );
+                self.add_to_all(&format!("; running at safe_rps {safe_rps}"));
+                safe_rps
+            }
+        }
+    }
+
+    /// Reports fields that are no knobs, and those that cannot be recorded.
+    fn note_strange_fields(&mut self) {
+        let raw = self.raw;
+        let unknown_fields = || raw.keys().filter(|field| rules::knob(field).is_none());
+        for field in unknown_fields().take(MAX_UNKNOWN_FIELDS) {
+            self.problems.push(KnobProblem {
+                field: rules::cut(field),
+                message: unknown(field, "knob", &rules::names()),
+            });
+        }
+        for field in raw
+            .iter()
+            .filter(|(_, text)| text.contains('\0'))
+            .map(|(field, _)| field)
+            .take(MAX_UNKNOWN_FIELDS)
+        {
+            let message = "must be without the character NUL: it is not recorded and cannot be restored; write it again".to_owned();
+            self.problems.push(KnobProblem {
+                field: rules::cut(field),
+                message,
+            });
+        }
+        let more = unknown_fields().count().saturating_sub(MAX_UNKNOWN_FIELDS);
+        if more > 0 {
+            self.problems.push(KnobProblem {
+                field: "…".to_owned(),
+                message: format!("{more} more fields are not knobs"),
+            });
+        }
+    }
+
     fn number(&mut self, field: &str, default: f64) -> f64 {
         match self.raw.get(field) {
             None => default,
