@@ -333,7 +333,31 @@ fn check_levels(values: &Values, signal: &SignalPolicy, refuse: &mut impl FnMut(
 /// Checks the keys that each source needs, and those of other sources.
 fn check_source(values: &Values, signal: &SignalPolicy, refuse: &mut impl FnMut(&str, String)) {
     let source = signal.source;
-    match source {
+    check_query(values, signal, refuse);
+    check_kind(values, signal, refuse);
+    check_server(signal, refuse);
+    for key in ["url", "metric", "pointer"] {
+        if source != SignalSource::Http && values.given(key) {
+            refuse(key, "must be left out unless source is \"http\"".to_owned());
+        }
+    }
+    for key in ["probe", "probe_metric", "probe_pointer"] {
+        if source != SignalSource::Prometheus && values.given(key) {
+            refuse(key, "must be left out unless source is \"prometheus\": the breaker reads this source itself".to_owned());
+        }
+    }
+    if values.given("probe") && !signal.trips {
+        refuse(
+            "probe",
+            "must be left out unless the signal trips the breaker: kind \"load\", or with trip"
+                .to_owned(),
+        );
+    }
+}
+
+/// Checks what is asked of the source.
+fn check_query(values: &Values, signal: &SignalPolicy, refuse: &mut impl FnMut(&str, String)) {
+    match signal.source {
         SignalSource::Prometheus if signal.query.is_empty() => {
             refuse("query", "is missing: it must be a PromQL query".to_owned())
         }
@@ -380,7 +404,11 @@ fn check_source(values: &Values, signal: &SignalPolicy, refuse: &mut impl FnMut(
         ),
         _ => {}
     }
-    match (source, signal.feedback) {
+}
+
+/// Checks that the kind is one that the source can have.
+fn check_kind(values: &Values, signal: &SignalPolicy, refuse: &mut impl FnMut(&str, String)) {
+    match (signal.source, signal.feedback) {
         (SignalSource::Depth | SignalSource::Age, _) if signal.kind != SignalKind::Load => {
             refuse(
                 "kind",
@@ -420,7 +448,11 @@ fn check_source(values: &Values, signal: &SignalPolicy, refuse: &mut impl FnMut(
         }
         _ => {}
     }
-    match source {
+}
+
+/// Checks that a source on a server of the settings names one, and no other does.
+fn check_server(signal: &SignalPolicy, refuse: &mut impl FnMut(&str, String)) {
+    match signal.source {
         SignalSource::Prometheus => {}
         SignalSource::Postgres if signal.server.is_none() => {
             refuse(
@@ -447,23 +479,6 @@ fn check_source(values: &Values, signal: &SignalPolicy, refuse: &mut impl FnMut(
             );
         }
         _ => {}
-    }
-    for key in ["url", "metric", "pointer"] {
-        if source != SignalSource::Http && values.given(key) {
-            refuse(key, "must be left out unless source is \"http\"".to_owned());
-        }
-    }
-    for key in ["probe", "probe_metric", "probe_pointer"] {
-        if source != SignalSource::Prometheus && values.given(key) {
-            refuse(key, "must be left out unless source is \"prometheus\": the breaker reads this source itself".to_owned());
-        }
-    }
-    if values.given("probe") && !signal.trips {
-        refuse(
-            "probe",
-            "must be left out unless the signal trips the breaker: kind \"load\", or with trip"
-                .to_owned(),
-        );
     }
 }
 
