@@ -146,23 +146,7 @@ impl NotificationHandler {
             return Err(Outcome::Ambiguous { policy, error });
         }
         let valid_for = notification.valid_for.unwrap_or(pool.valid_for);
-        // The gates know the deadline that the sender set, which may count from a local time. Else
-        // Postgres measures how long the message has waited; only the time left is measured by the
-        // local clock.
-        let own = verdict
-            .as_ref()
-            .and_then(|found| Some((found.deadline?, found.now)));
-        let (left, ended_at_s) = match own {
-            Some((deadline, now)) => {
-                let left = Duration::try_from(deadline.duration_since(now));
-                (left.unwrap_or_default(), deadline.as_second())
-            }
-            None => {
-                let since = begun.waits_since.unwrap_or(job.created_at);
-                let ended_at_s = since.as_second().saturating_add(valid_for.as_secs() as i64);
-                (valid_for.saturating_sub(begun.waited), ended_at_s)
-            }
-        };
+        let deadline = MessageDeadline::of(verdict.as_ref(), &begun, job, valid_for);
         let was_ambiguous = begun.was_ambiguous;
         let mut run = DeliveryRun {
             job,
@@ -175,9 +159,9 @@ impl NotificationHandler {
             policy,
             failures: begun.failures,
             attempts: Vec::new(),
-            deadline_s: now_s().saturating_add(left.as_secs_f64().ceil() as i64),
-            deadline: Instant::now() + left,
-            ended_at_s,
+            deadline_s: now_s().saturating_add(deadline.left.as_secs_f64().ceil() as i64),
+            deadline: Instant::now() + deadline.left,
+            ended_at_s: deadline.at_s,
             until,
             requested_delay: None,
             uncertain_failures: 0,
@@ -196,14 +180,7 @@ impl NotificationHandler {
         // No other attempt follows the last one, unless it was stopped.
         let is_last = self.retry().is_last(job.attempt, job.max_attempts)
             && !context.cancelled.is_cancelled();
-        let end = match &outcome {
-            Err(Outcome::Ambiguous { policy, .. }) if is_last || *policy == OnAmbiguous::Dead => {
-                AttemptEnd::Ambiguous
-            }
-            Err(Outcome::Retry { .. }) if !is_last => AttemptEnd::Retried,
-            Err(Outcome::Retry { .. } | Outcome::Dead { .. }) => AttemptEnd::Unsent,
-            _ => run.end,
-        };
+        let end = end_of(&outcome, is_last).unwrap_or(run.end);
         settle(means, claim, after(was_ambiguous, end)).await;
         outcome
     }
@@ -245,6 +222,54 @@ impl NotificationHandler {
         } else {
             names.join(", ")
         }
+    }
+}
+
+/// The deadline of a message.
+struct MessageDeadline {
+    /// The time until then.
+    left: Duration,
+    /// The same in unix seconds, by the clock of Postgres.
+    at_s: i64,
+}
+
+impl MessageDeadline {
+    /// Returns the deadline of a message that is valid for this time.
+    fn of(
+        verdict: Option<&GateVerdict>,
+        begun: &BegunDelivery,
+        job: &Job,
+        valid_for: Duration,
+    ) -> Self {
+        // The gates know the deadline that the sender set, which may count from a local time. Else
+        // Postgres measures how long the message has waited; only the time left is measured by the
+        // local clock.
+        let own = verdict.and_then(|found| Some((found.deadline?, found.now)));
+        match own {
+            Some((deadline, now)) => Self {
+                left: Duration::try_from(deadline.duration_since(now)).unwrap_or_default(),
+                at_s: deadline.as_second(),
+            },
+            None => {
+                let since = begun.waits_since.unwrap_or(job.created_at);
+                Self {
+                    left: valid_for.saturating_sub(begun.waited),
+                    at_s: since.as_second().saturating_add(valid_for.as_secs() as i64),
+                }
+            }
+        }
+    }
+}
+
+/// Returns the end of an attempt where its outcome decides it.
+fn end_of(outcome: &Result<Outcome, Outcome>, is_last: bool) -> Option<AttemptEnd> {
+    match outcome {
+        Err(Outcome::Ambiguous { policy, .. }) if is_last || *policy == OnAmbiguous::Dead => {
+            Some(AttemptEnd::Ambiguous)
+        }
+        Err(Outcome::Retry { .. }) if !is_last => Some(AttemptEnd::Retried),
+        Err(Outcome::Retry { .. } | Outcome::Dead { .. }) => Some(AttemptEnd::Unsent),
+        _ => None,
     }
 }
 
