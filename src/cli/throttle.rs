@@ -183,66 +183,14 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
             signed,
         } => {
             let seconds = seconds.unwrap_or_default();
-            if !(seconds > 0.0 && seconds <= MAX_PAUSE.as_secs_f64()) {
-                let most = MAX_PAUSE.as_secs();
-                bail!(CliError::Refused(format!(
-                    "--seconds is {seconds}; allowed is more than 0 and at most {most} (30 days)"
-                )));
-            }
-            check_key(&key).map_err(|message| CliError::Refused(format!("--key: {message}")))?;
-            let name = known(&store, &name).await?;
-            let until = store
-                .pause_key(
-                    &name,
-                    &key,
-                    std::time::Duration::from_secs_f64(seconds),
-                    &signed.why,
-                )
-                .await?;
-            let until = jiff::Timestamp::from_millisecond(until)?;
-            note_key(
-                &settings,
-                "key.pause",
-                &name,
-                &signed,
-                json!({ "key": key, "seconds": seconds, "until": until }),
-            )
-            .await;
-            if signed.json {
-                output::json(&json!({ "throttle": name, "key": key, "until": until }))?;
-            } else {
-                say!("key {key:?} of {name} is paused until {until:.0}");
-            }
+            pause_key(&store, &settings, &name, &key, seconds, &signed).await?;
         }
         Command::Resume {
             name,
             key: Some(key),
             signed,
         } => {
-            check_key(&key).map_err(|message| CliError::Refused(format!("--key: {message}")))?;
-            let name = known(&store, &name).await?;
-            let known = store.look(&name, std::slice::from_ref(&key)).await?;
-            let forgot = known.first().and_then(|state| state.learned_rps);
-            let resumed = store.resume_key(&name, &key).await?;
-            note_key(
-                &settings,
-                "key.resume",
-                &name,
-                &signed,
-                json!({ "key": key, "resumed": resumed }),
-            )
-            .await;
-            if signed.json {
-                output::json(
-                    &json!({ "throttle": name, "key": key, "resumed": resumed, "forgot_rps": forgot }),
-                )?;
-            } else if let Some(rps) = forgot {
-                say!("key {key:?} of {name} is resumed; its learned rate of {rps:.3}/s is reset");
-            } else if resumed {
-                say!("key {key:?} of {name} is resumed");
-            } else {
-                say!("key {key:?} of {name} was not paused");
-            }
+            resume_key(&store, &settings, &name, &key, &signed).await?;
         }
         Command::Pause { name, signed, .. } => {
             let fields = BTreeMap::from([("paused".to_owned(), Some("1".to_owned()))]);
@@ -280,6 +228,83 @@ fn granted(is_granted: bool) -> anyhow::Result<ExitCode> {
         true => ExitCode::SUCCESS,
         false => ExitCode::from(75),
     })
+}
+
+/// Pauses one key of a throttle.
+async fn pause_key(
+    store: &Arc<dyn Store>,
+    settings: &Settings,
+    name: &str,
+    key: &str,
+    seconds: f64,
+    signed: &AuditArgs,
+) -> anyhow::Result<()> {
+    if !(seconds > 0.0 && seconds <= MAX_PAUSE.as_secs_f64()) {
+        let most = MAX_PAUSE.as_secs();
+        bail!(CliError::Refused(format!(
+            "--seconds is {seconds}; allowed is more than 0 and at most {most} (30 days)"
+        )));
+    }
+    check_key(key).map_err(|message| CliError::Refused(format!("--key: {message}")))?;
+    let name = known(store, name).await?;
+    let until = store
+        .pause_key(
+            &name,
+            key,
+            std::time::Duration::from_secs_f64(seconds),
+            &signed.why,
+        )
+        .await?;
+    let until = jiff::Timestamp::from_millisecond(until)?;
+    note_key(
+        settings,
+        "key.pause",
+        &name,
+        signed,
+        json!({ "key": key, "seconds": seconds, "until": until }),
+    )
+    .await;
+    if signed.json {
+        output::json(&json!({ "throttle": name, "key": key, "until": until }))?;
+    } else {
+        say!("key {key:?} of {name} is paused until {until:.0}");
+    }
+    Ok(())
+}
+
+/// Resumes one key of a throttle, and resets its learned rate.
+async fn resume_key(
+    store: &Arc<dyn Store>,
+    settings: &Settings,
+    name: &str,
+    key: &str,
+    signed: &AuditArgs,
+) -> anyhow::Result<()> {
+    check_key(key).map_err(|message| CliError::Refused(format!("--key: {message}")))?;
+    let name = known(store, name).await?;
+    let known = store.look(&name, &[key.to_owned()]).await?;
+    let forgot = known.first().and_then(|state| state.learned_rps);
+    let resumed = store.resume_key(&name, key).await?;
+    note_key(
+        settings,
+        "key.resume",
+        &name,
+        signed,
+        json!({ "key": key, "resumed": resumed }),
+    )
+    .await;
+    if signed.json {
+        output::json(
+            &json!({ "throttle": name, "key": key, "resumed": resumed, "forgot_rps": forgot }),
+        )?;
+    } else if let Some(rps) = forgot {
+        say!("key {key:?} of {name} is resumed; its learned rate of {rps:.3}/s is reset");
+    } else if resumed {
+        say!("key {key:?} of {name} is resumed");
+    } else {
+        say!("key {key:?} of {name} was not paused");
+    }
+    Ok(())
 }
 
 /// Deletes a throttle and writes the audit entry.
