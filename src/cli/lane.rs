@@ -12,7 +12,7 @@ use super::signed::AuditArgs;
 use super::{connect, output};
 use crate::api::lanes::list::LaneHold;
 use crate::config::Settings;
-use crate::jobs::{Attribution, LaneDepth, LanesAfter};
+use crate::jobs::{Attribution, LaneDepth, LanesAfter, Queue};
 use crate::throttle::{KeyState, Name};
 
 #[derive(clap::Subcommand)]
@@ -72,14 +72,6 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
         Command::List { .. } => connect::lists(&settings).await?,
         _ => connect::queue(&settings).await?,
     };
-    // Pauses and learned rates are in Redis; without it the rest is shown all the same.
-    let states = async |name: &Name, keys: &[String]| -> anyhow::Result<Option<Vec<KeyState>>> {
-        Ok(connect::throttles(&settings)
-            .await?
-            .look(name, keys)
-            .await
-            .ok())
-    };
     match command {
         Command::List {
             throttle,
@@ -88,87 +80,18 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
             limit,
             json,
         } => {
-            let after = if by_key {
-                LanesAfter::Key(after)
-            } else {
-                LanesAfter::DEEPEST
+            let after = match by_key {
+                true => LanesAfter::Key(after),
+                false => LanesAfter::DEEPEST,
             };
-            let shown = Name::new(throttle)?;
-            let lanes = queue.lanes_of(shown.as_str(), &after, limit).await?.lanes;
-            let keys: Vec<String> = lanes.iter().map(|lane| lane.key.clone()).collect();
-            let states = states(&shown, &keys).await?;
-            let state = |at: usize| states.as_ref().map(|states| &states[at]);
-            if json {
-                let lanes = lanes
-                    .iter()
-                    .enumerate()
-                    .map(|(at, lane)| lane_json(lane, state(at)));
-                output::json(&json!({ "lanes": lanes.collect::<Vec<_>>() }))?;
-            } else {
-                if lanes.is_empty() {
-                    match by_key {
-                        true => say!("there is no known lane of throttle {shown}"),
-                        false => say!(
-                            "no lane of throttle {shown} had ready jobs at the last count, some \
-                             seconds ago; --by-key lists all"
-                        ),
-                    }
-                    return Ok(ExitCode::SUCCESS);
-                }
-                let header = ["KEY", "WEIGHT", "READY", "COUNTED", "OLDEST", "HELD"];
-                output::table(
-                    &header,
-                    lanes
-                        .iter()
-                        .enumerate()
-                        .map(|(at, lane)| row(lane, state(at))),
-                )?;
-                if states
-                    .as_ref()
-                    .is_some_and(|states| states.iter().any(|state| !held(Some(state)).is_empty()))
-                {
-                    say!(
-                        "free a key, and reset its learned rate: flyball throttle resume {shown} \
-                         --key KEY"
-                    );
-                }
-            }
+            list(queue, &settings, throttle, after, limit, json).await?;
         }
         Command::Show {
             throttle,
             key,
             json,
         } => {
-            let throttle = Name::new(throttle)?;
-            let lane = queue.lane_of(throttle.as_str(), &key).await?;
-            let waiting = queue
-                .count_lane(throttle.as_str(), &key, &Attribution::default())
-                .await?;
-            let weight = lane.as_ref().map_or(1.0, |lane| lane.weight);
-            let oldest_at = lane.as_ref().and_then(|lane| lane.oldest_at);
-            let first_seen = lane.as_ref().map(|lane| lane.first_seen);
-            let states = states(&throttle, std::slice::from_ref(&key)).await?;
-            let state = states.as_ref().and_then(|states| states.first());
-            if json {
-                output::json(&json!({
-                    "throttle": throttle,
-                    "key": key,
-                    "weight": weight,
-                    "waiting": waiting,
-                    "oldest_at": oldest_at,
-                    "first_seen": first_seen,
-                    "paused": hold(state).paused,
-                    "learned": hold(state).learned,
-                }))?;
-            } else {
-                say!("throttle   {throttle}");
-                say!("key        {key}");
-                say!("weight     {weight}");
-                say!("waiting    {waiting}");
-                say!("oldest     {}", moment(oldest_at));
-                say!("first seen {}", moment(first_seen));
-                say!("held       {}", held(state));
-            }
+            show(queue, &settings, throttle, &key, json).await?;
         }
         Command::Weight {
             throttle,
@@ -214,6 +137,109 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Reads pauses and learned rates, which are in Redis; `None` without it, because the rest is shown
+/// all the same.
+async fn key_states(
+    settings: &Settings,
+    name: &Name,
+    keys: &[String],
+) -> anyhow::Result<Option<Vec<KeyState>>> {
+    let throttles = connect::throttles(settings).await?;
+    Ok(throttles.look(name, keys).await.ok())
+}
+
+/// Lists lanes in the order of `after`.
+async fn list(
+    queue: &Queue,
+    settings: &Settings,
+    throttle: String,
+    after: LanesAfter,
+    limit: i64,
+    json: bool,
+) -> anyhow::Result<()> {
+    let shown = Name::new(throttle)?;
+    let lanes = queue.lanes_of(shown.as_str(), &after, limit).await?.lanes;
+    let keys: Vec<String> = lanes.iter().map(|lane| lane.key.clone()).collect();
+    let states = key_states(settings, &shown, &keys).await?;
+    let state = |at: usize| states.as_ref().map(|states| &states[at]);
+    if json {
+        let lanes = lanes
+            .iter()
+            .enumerate()
+            .map(|(at, lane)| lane_json(lane, state(at)));
+        output::json(&json!({ "lanes": lanes.collect::<Vec<_>>() }))?;
+    } else {
+        if lanes.is_empty() {
+            match after {
+                LanesAfter::Key(_) => say!("there is no known lane of throttle {shown}"),
+                LanesAfter::Depth { .. } => say!(
+                    "no lane of throttle {shown} had ready jobs at the last count, some \
+                     seconds ago; --by-key lists all"
+                ),
+            }
+            return Ok(());
+        }
+        let header = ["KEY", "WEIGHT", "READY", "COUNTED", "OLDEST", "HELD"];
+        output::table(
+            &header,
+            lanes
+                .iter()
+                .enumerate()
+                .map(|(at, lane)| row(lane, state(at))),
+        )?;
+        if states
+            .as_ref()
+            .is_some_and(|states| states.iter().any(|state| !held(Some(state)).is_empty()))
+        {
+            say!(
+                "free a key, and reset its learned rate: flyball throttle resume {shown} \
+                 --key KEY"
+            );
+        }
+    }
+    Ok(())
+}
+
+async fn show(
+    queue: &Queue,
+    settings: &Settings,
+    throttle: String,
+    key: &str,
+    json: bool,
+) -> anyhow::Result<()> {
+    let throttle = Name::new(throttle)?;
+    let lane = queue.lane_of(throttle.as_str(), key).await?;
+    let waiting = queue
+        .count_lane(throttle.as_str(), key, &Attribution::default())
+        .await?;
+    let weight = lane.as_ref().map_or(1.0, |lane| lane.weight);
+    let oldest_at = lane.as_ref().and_then(|lane| lane.oldest_at);
+    let first_seen = lane.as_ref().map(|lane| lane.first_seen);
+    let states = key_states(settings, &throttle, &[key.to_owned()]).await?;
+    let state = states.as_ref().and_then(|states| states.first());
+    if json {
+        output::json(&json!({
+            "throttle": throttle,
+            "key": key,
+            "weight": weight,
+            "waiting": waiting,
+            "oldest_at": oldest_at,
+            "first_seen": first_seen,
+            "paused": hold(state).paused,
+            "learned": hold(state).learned,
+        }))?;
+    } else {
+        say!("throttle   {throttle}");
+        say!("key        {key}");
+        say!("weight     {weight}");
+        say!("waiting    {waiting}");
+        say!("oldest     {}", moment(oldest_at));
+        say!("first seen {}", moment(first_seen));
+        say!("held       {}", held(state));
+    }
+    Ok(())
 }
 
 fn row(lane: &LaneDepth, state: Option<&KeyState>) -> Vec<String> {
