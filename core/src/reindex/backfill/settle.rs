@@ -27,34 +27,12 @@ impl Backfill<'_> {
     pub(super) fn settle(&mut self, landed: FinishedFlight) -> Result<(), BackfillEnd> {
         let FinishedFlight { items, answer } = landed;
         match answer {
-            Ok(written) => {
-                if std::mem::take(&mut self.strikes) > 0 {
-                    self.progress.trouble = None;
-                }
-                // What made an answer late may be over, and a job that follows runs for months.
-                let grown = self.batch_bytes + (self.batch_bytes / GROWTH).max(1);
-                self.batch_bytes = grown.min(self.batch_bytes_max);
-                let many = |wanted: fn(&WriteOutcome) -> bool| {
-                    written.iter().filter(|written| wanted(written)).count()
-                };
-                self.pace.record_response(
-                    many(|w| *w == WriteOutcome::Stored),
-                    many(|w| matches!(w, WriteOutcome::Rejected(_))),
-                );
-                for (item, written) in items.into_iter().zip(written) {
-                    self.settle_one(item, written);
-                }
-            }
+            Ok(written) => self.answered(items, written),
+            // A request with one document cannot be split.
             Err(WriteError::TooLarge { .. }) if items.len() == 1 => {
                 for item in items {
-                    self.settle_one(
-                        item,
-                        WriteOutcome::Refused(
-                            "413: the document is too large for the \
-                                               index"
-                                .to_owned(),
-                        ),
-                    );
+                    let reason = "413: the document is too large for the index".to_owned();
+                    self.settle_one(item, WriteOutcome::Refused(reason));
                 }
             }
             Err(WriteError::TooLarge { bytes }) => {
@@ -91,6 +69,26 @@ impl Backfill<'_> {
         self.report_rejections();
         self.advance();
         Ok(())
+    }
+
+    /// Settles the documents of a request that the index answered, one by one.
+    fn answered(&mut self, items: Vec<Item>, written: Vec<WriteOutcome>) {
+        if std::mem::take(&mut self.strikes) > 0 {
+            self.progress.trouble = None;
+        }
+        // What made an answer late may be over, and a job that follows runs for months.
+        let grown = self.batch_bytes + (self.batch_bytes / GROWTH).max(1);
+        self.batch_bytes = grown.min(self.batch_bytes_max);
+        let many = |wanted: fn(&WriteOutcome) -> bool| {
+            written.iter().filter(|written| wanted(written)).count()
+        };
+        self.pace.record_response(
+            many(|w| *w == WriteOutcome::Stored),
+            many(|w| matches!(w, WriteOutcome::Rejected(_))),
+        );
+        for (item, written) in items.into_iter().zip(written) {
+            self.settle_one(item, written);
+        }
     }
 
     pub(super) fn settle_one(&mut self, item: Item, written: WriteOutcome) {
