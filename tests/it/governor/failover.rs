@@ -225,7 +225,7 @@ impl Scene {
         let states: Vec<&(String, String, i64)> =
             rows.iter().filter(|row| row.1 == "governor").collect();
         assert!(
-            states.windows(2).all(|pair| pair[0].2 <= pair[1].2),
+            !states.is_empty() && states.windows(2).all(|pair| pair[0].2 <= pair[1].2),
             "{case}: terms of the states: {states:?}"
         );
         for (who, what, term) in &rows {
