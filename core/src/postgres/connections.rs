@@ -81,13 +81,13 @@ impl Connections {
     }
 
     /// Makes at most `connections` others to the same database, for callers that wait for one for up
-    /// to `patience`.
-    pub(super) fn apart(&self, connections: u32, patience: Duration) -> Self {
+    /// to `timeout`.
+    pub(super) fn apart(&self, connections: u32, timeout: Duration) -> Self {
         let options = self.pool.options().clone();
         let options = options
             .min_connections(0)
             .max_connections(connections)
-            .acquire_timeout(patience);
+            .acquire_timeout(timeout);
         let to = (*self.pool.connect_options()).clone();
         Self {
             most: self.most,

@@ -123,22 +123,22 @@ pub struct Db {
 }
 
 impl Db {
-    /// Opens at most `connections` connections, waiting up to `patience` for the server.
+    /// Opens at most `connections` connections, waiting up to `timeout` for the server.
     pub async fn connect(
         access: &Access,
         connections: u32,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Self, sqlx::Error> {
         let db = Self::lazy(
             connect_options(&access.url)?,
             access.pooler,
             connections,
-            patience,
+            timeout,
         );
         // The first connection is made now, so that a wrong URL is reported now. The pool waits for
         // a server that refuses, but not for one without a socket, nor for one that goes down
         // during the greeting.
-        let until = Instant::now() + patience;
+        let until = Instant::now() + timeout;
         loop {
             match db.acquire().await {
                 Ok(_) => return Ok(db),
@@ -157,7 +157,7 @@ impl Db {
         options: PgConnectOptions,
         pooler: Pooler,
         connections: u32,
-        patience: Duration,
+        timeout: Duration,
     ) -> Self {
         // PgBouncer refuses parameters that it does not know. Since Postgres 12 this one repeats
         // the default anyway.
@@ -167,7 +167,7 @@ impl Db {
         }
         let pool = PgPoolOptions::new()
             .max_connections(connections)
-            .acquire_timeout(patience);
+            .acquire_timeout(timeout);
         match pooler {
             Pooler::None => {
                 let pool = pool.after_connect(|connection, _| {
@@ -193,9 +193,9 @@ impl Db {
     }
 
     /// Returns another pool to the same database, for work that must not queue behind other work.
-    pub fn apart(&self, connections: u32, patience: Duration) -> Self {
+    pub fn apart(&self, connections: u32, timeout: Duration) -> Self {
         Self {
-            connections: self.connections.apart(connections, patience),
+            connections: self.connections.apart(connections, timeout),
             lent: self.lent,
         }
     }
@@ -227,11 +227,11 @@ impl Db {
         self.begin_with(self.lent.unwrap_or(BEGIN)).await
     }
 
-    /// Begins a transaction like [`Db::begin`] that waits for no lock longer than `patience`.
-    pub async fn begin_impatient(&self, patience: Duration) -> Result<Transaction, sqlx::Error> {
+    /// Begins a transaction like [`Db::begin`] that waits for no lock longer than `timeout`.
+    pub async fn begin_with_timeout(&self, timeout: Duration) -> Result<Transaction, sqlx::Error> {
         let begin = self.lent.unwrap_or("begin isolation level read committed");
-        let patience_ms = patience.as_millis();
-        let begin = format!("{begin}; set local lock_timeout = '{patience_ms}ms'");
+        let timeout_ms = timeout.as_millis();
+        let begin = format!("{begin}; set local lock_timeout = '{timeout_ms}ms'");
         self.begin_with(&begin).await
     }
 

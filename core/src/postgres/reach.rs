@@ -27,11 +27,11 @@ pub enum UnusablePostgres {
     Never(String),
 }
 
-/// Opens a connection and closes it, waiting up to `patience` for a server that is starting and,
+/// Opens a connection and closes it, waiting up to `timeout` for a server that is starting and,
 /// with `waits`, for one that does not listen yet.
 pub async fn reach(
     access: &Access,
-    patience: Duration,
+    timeout: Duration,
     waits: bool,
 ) -> Result<(), UnusablePostgres> {
     // An invalid URL is reported by the room that connects.
@@ -43,7 +43,7 @@ pub async fn reach(
     let begun = Instant::now();
     let mut reported = false;
     loop {
-        let left = patience
+        let left = timeout
             .saturating_sub(begun.elapsed())
             .max(Duration::from_secs(1));
         let why = match tokio::time::timeout(left, connect(&options)).await {
@@ -55,7 +55,7 @@ pub async fn reach(
             Err(_) => UnusablePostgres::NotYet(format!(
                 "{} does not answer within {} s",
                 place(&options),
-                patience.as_secs()
+                timeout.as_secs()
             )),
         };
         let may_wait = match why {
@@ -63,13 +63,13 @@ pub async fn reach(
             UnusablePostgres::NotYet(_) => true,
             UnusablePostgres::Never(_) => false,
         };
-        if !may_wait || begun.elapsed() + REACH_RETRY_DELAY >= patience {
+        if !may_wait || begun.elapsed() + REACH_RETRY_DELAY >= timeout {
             return Err(why);
         }
         if !std::mem::replace(&mut reported, true) && waits {
             tracing::warn!(
                 "Postgres is not available yet: {why}; waiting for up to {} s",
-                patience.as_secs()
+                timeout.as_secs()
             );
         }
         tokio::time::sleep(REACH_RETRY_DELAY).await;

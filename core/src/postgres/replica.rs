@@ -14,7 +14,7 @@ use super::{Access, Db};
 
 /// The longest wait for a connection to the replica, and for its answer about its lag. The primary
 /// takes over then, within the time that a request has.
-const PATIENCE: Duration = Duration::from_secs(2);
+const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 
 // Received and replayed positions are equal on a replica that has everything, whatever the time of
 // the last transaction. The row of the receiver is there while there is one, but only members of
@@ -80,7 +80,7 @@ impl Replica {
             ..ReplicaState::default()
         };
         Ok(Self(Arc::new(ReplicaInner {
-            db: Db::lazy(options, access.pooler, connections, PATIENCE),
+            db: Db::lazy(options, access.pooler, connections, CHECK_TIMEOUT),
             lag_max,
             seen: Mutex::new(Seen {
                 lag: ReplicaLag::default(),
@@ -104,13 +104,13 @@ impl Replica {
 
     /// Asks the replica for its lag and decides whether reads go to it. A change is logged.
     pub async fn measure(&self) -> ReplicaState {
-        let asked = tokio::time::timeout(PATIENCE, facts(&self.0.db)).await;
+        let asked = tokio::time::timeout(CHECK_TIMEOUT, facts(&self.0.db)).await;
         let answer = match asked {
             Ok(Ok(facts)) => Ok(facts),
             Ok(Err(error)) => Err(format!("it cannot be reached: {error}")),
             Err(_) => Err(format!(
                 "it does not answer within {} s",
-                PATIENCE.as_secs()
+                CHECK_TIMEOUT.as_secs()
             )),
         };
         self.note(answer, Instant::now())

@@ -47,9 +47,9 @@ impl ReindexDatabase {
         self,
         rights: &DatabaseRights,
         connections: u32,
-        patience: Duration,
+        acquire_timeout: Duration,
     ) -> TransactionPool {
-        TransactionPool::new(self, "begin", rights, connections, patience)
+        TransactionPool::new(self, "begin", rights, connections, acquire_timeout)
     }
 
     /// Opens a session for transactions that may only read.
@@ -57,9 +57,15 @@ impl ReindexDatabase {
         self,
         rights: &DatabaseRights,
         connections: u32,
-        patience: Duration,
+        acquire_timeout: Duration,
     ) -> TransactionPool {
-        TransactionPool::new(self, "begin read only", rights, connections, patience)
+        TransactionPool::new(
+            self,
+            "begin read only",
+            rights,
+            connections,
+            acquire_timeout,
+        )
     }
 }
 
@@ -97,11 +103,11 @@ impl TransactionPool {
         begin: &str,
         rights: &DatabaseRights,
         connections: u32,
-        patience: Duration,
+        acquire_timeout: Duration,
     ) -> Self {
         let pool = PgPoolOptions::new()
             .max_connections(connections)
-            .acquire_timeout(patience);
+            .acquire_timeout(acquire_timeout);
         let timeout_ms = rights.statement_timeout.as_millis();
         // The role comes last, because the settings before it need none of its rights.
         let role = rights.role.as_ref().map_or_else(String::new, |role| {
@@ -122,7 +128,7 @@ impl TransactionPool {
             ),
             begin,
             is_ours,
-            longest: patience + rights.statement_timeout * LONG_STATEMENTS + ANSWER_WITHIN,
+            longest: acquire_timeout + rights.statement_timeout * LONG_STATEMENTS + ANSWER_WITHIN,
         }
     }
 

@@ -16,7 +16,7 @@ use crate::postgres::{Db, Pooler, connect_options};
 const CHECK: &str = "postgres";
 
 /// Longest wait for a connection, and for each answer.
-pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 // Settings that a role may not read are left out, not guessed.
 const FACTS: &str = "
@@ -52,7 +52,7 @@ pub(super) async fn check(settings: &Settings, report: &mut Findings) -> Option<
         report.add(finding);
         return None;
     }
-    let connected = Queue::connect(settings.database(), 2, PATIENCE).await;
+    let connected = Queue::connect(settings.database(), 2, CONNECT_TIMEOUT).await;
     let queue = match connected {
         Ok(queue) => queue,
         Err(_) => {
@@ -115,7 +115,7 @@ pub(super) async fn reach(check: &'static str, variable: &str, url: &str) -> Res
         sqlx::raw_sql("select 1").execute(&mut connection).await?;
         Ok::<_, sqlx::Error>(connection)
     };
-    let error = match tokio::time::timeout(PATIENCE, connecting).await {
+    let error = match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await {
         Ok(Ok(connection)) => {
             let _ = tokio::time::timeout(Duration::from_secs(1), connection.close()).await;
             return Ok(());
@@ -200,7 +200,7 @@ pub(super) async fn copy_facts(db: &Db) -> Option<CopyFacts> {
             version,
         })
     };
-    tokio::time::timeout(PATIENCE, read).await.ok()?.ok()
+    tokio::time::timeout(CONNECT_TIMEOUT, read).await.ok()?.ok()
 }
 
 /// Returns the server's time minus ours, in seconds; the answer is taken for the middle of the

@@ -17,7 +17,7 @@ from (select from flyball.mutex where name = 'publications' for update skip lock
 
 /// The time for which the advisory lock of older collectors is respected. A collector holds it for a
 /// moment, but every role that may connect can take it and keep it.
-const PATIENCE: Duration = Duration::from_secs(5);
+const RESPECTED_FOR: Duration = Duration::from_secs(5);
 
 /// The collectors of programs without migration 33, as far as their lock tells of them.
 #[derive(Debug, Default)]
@@ -44,7 +44,7 @@ impl OlderCollectors {
             since: now,
             is_reported: false,
         });
-        if now.duration_since(held.since) < PATIENCE {
+        if now.duration_since(held.since) < RESPECTED_FOR {
             return false;
         }
         if !held.is_reported {
@@ -81,12 +81,12 @@ mod tests {
 
         assert!(older.let_go_on(true, began));
         assert!(!older.let_go_on(false, began));
-        assert!(!older.let_go_on(false, began + PATIENCE / 2));
-        assert!(older.let_go_on(false, began + PATIENCE));
-        assert!(older.let_go_on(false, began + PATIENCE * 2));
+        assert!(!older.let_go_on(false, began + RESPECTED_FOR / 2));
+        assert!(older.let_go_on(false, began + RESPECTED_FOR));
+        assert!(older.let_go_on(false, began + RESPECTED_FOR * 2));
 
         // The next one that is held may be that of a collector.
-        assert!(older.let_go_on(true, began + PATIENCE * 3));
-        assert!(!older.let_go_on(false, began + PATIENCE * 4));
+        assert!(older.let_go_on(true, began + RESPECTED_FOR * 3));
+        assert!(!older.let_go_on(false, began + RESPECTED_FOR * 4));
     }
 }

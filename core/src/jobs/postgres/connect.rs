@@ -85,11 +85,11 @@ impl Queue {
         &self.activity
     }
 
-    /// Connects with at most `connections` at a time, waiting up to `patience` for the server.
+    /// Connects with at most `connections` at a time, waiting up to `timeout` for the server.
     pub async fn connect(
         access: impl Into<Access>,
         connections: u32,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Self, Error> {
         let access = access.into();
         let direct = access
@@ -97,17 +97,17 @@ impl Queue {
             .as_deref()
             .map(connect_options)
             .transpose()?;
-        let mut queue = Self::new(Db::connect(&access, connections, patience).await?);
+        let mut queue = Self::new(Db::connect(&access, connections, timeout).await?);
         if let Some(direct) = direct {
-            let sessions = Db::lazy(direct, Pooler::None, LISTENER_CONNECTIONS, patience);
+            let sessions = Db::lazy(direct, Pooler::None, LISTENER_CONNECTIONS, timeout);
             queue.sessions = Some(sessions.pool().clone());
         }
         Ok(queue)
     }
 
     /// Returns another pool to the same database, for work that must not wait behind the main pool.
-    pub fn apart(&self, connections: u32, patience: Duration) -> Db {
-        self.pool.apart(connections, patience)
+    pub fn apart(&self, connections: u32, timeout: Duration) -> Db {
+        self.pool.apart(connections, timeout)
     }
 
     /// Fails, naming the setting, if there is a transaction pooler that the settings do not

@@ -264,7 +264,7 @@ impl Queue {
         if ids.is_empty() {
             return Ok(());
         }
-        let mut transaction = self.pool.begin_impatient(ADOPT_WITHIN).await?;
+        let mut transaction = self.pool.begin_with_timeout(ADOPT_WITHIN).await?;
         let statement = sqlx::query(ADOPT)
             .persistent(false)
             .bind(ids)

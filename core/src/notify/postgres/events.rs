@@ -214,7 +214,7 @@ pub(super) async fn apply_apart(db: &Db, keys: &[(String, String)]) -> Result<(i
     }
     let (mut applied, mut are_all) = (0, true);
     for (pool, id) in keys {
-        let mut transaction = db.begin_impatient(ALONE_WITHIN).await?;
+        let mut transaction = db.begin_with_timeout(ALONE_WITHIN).await?;
         let statement = sqlx::query_scalar(APPLY)
             .persistent(false)
             .bind(vec![pool.as_str()])

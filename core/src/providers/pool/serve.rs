@@ -25,7 +25,7 @@ const SHORTEST_REST: Duration = Duration::from_millis(1);
 /// The time after which the store forgets a process that asked for accounts.
 const HOLDER_TTL: Duration = Duration::from_secs(10);
 
-/// Serves requests until all desks are dropped.
+/// Serves requests until all handles of the pool are dropped.
 pub(super) async fn serve(
     shared: Arc<AccountPoolInner>,
     mut wished: mpsc::Receiver<CheckoutRequest>,

@@ -80,13 +80,13 @@ impl PostgresSource {
         id: &str,
         routing: Option<&str>,
     ) -> Self {
-        let (one, patience) = (1, Duration::from_secs(10));
+        let (one, acquire_timeout) = (1, Duration::from_secs(10));
         let hurried = DatabaseRights {
             statement_timeout: COUNT_WITHIN.min(source.rights.statement_timeout),
             ..source.rights.clone()
         };
-        let counting = database.clone().reader(&hurried, one, patience);
-        let session = database.reader(&source.rights, one, patience);
+        let counting = database.clone().reader(&hurried, one, acquire_timeout);
+        let session = database.reader(&source.rights, one, acquire_timeout);
         let (rows, table) = match &source.rows {
             Rows::Table(parts) => (qualified(parts), Some(qualified(parts))),
             Rows::Query(query) => (format!("({query}\n)"), None),
