@@ -139,7 +139,7 @@ impl JournalReader {
         };
         if let Some(status) = status {
             let ready = ready.unwrap_or(0);
-            // What waits for the limits of a tenant needs no slot of a worker.
+            // A message that waits for the limits of its tenant needs no slot of a worker.
             let need_slots = unserved.is_empty() && !is_of_admission(name.as_str());
             let are_late = need_slots && jobs.are_late(now);
             let obstacles = self.with_obstacles(&sentence, status, (ready, are_late), now);

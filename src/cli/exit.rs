@@ -43,7 +43,7 @@ pub fn message(error: &anyhow::Error) -> String {
             break;
         }
         let mut text = cause.to_string();
-        // What is behind this is Postgres' own message.
+        // The rest is Postgres' own message.
         is_postgres |= text.contains("error returned from database: ");
         if is_postgres {
             text = without_line(text);

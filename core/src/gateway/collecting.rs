@@ -92,7 +92,7 @@ impl Gateway {
             let unlimited = grants.iter().filter(|grant| grant.wait.is_none());
             for grant in unlimited {
                 self.limited.lock().clear(&grant.tenant);
-                // What was published since the count is left to the other loop.
+                // Messages published since the count are left to the other loop.
                 self.due.publications.notify_one();
             }
         }

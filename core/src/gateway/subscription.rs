@@ -121,7 +121,7 @@ impl Subscription {
             ReadPlace::Joining { epoch, seen } => (epoch, seen),
             _ => (0, 0),
         };
-        // What came of an earlier epoch is over; a later one began after the place was looked up.
+        // Messages of an earlier epoch are over; a later one began after the place was looked up.
         let (next, seen) = match came_in.cmp(&epoch) {
             Ordering::Less => (next, last),
             Ordering::Equal => (next, last.max(came)),
@@ -253,7 +253,7 @@ mod tests {
         assert_eq!(sub.arrive(3, 5), Arrived::Leave);
         assert_eq!(sub.arrive(5, 2), Arrived::FellBehind);
         assert_eq!(sub.behind(), Some(1));
-        // What was being read meanwhile is of the epoch before.
+        // The messages read meanwhile are of the epoch before.
         sub.advance(4, 9);
         assert_eq!(sub.behind(), Some(1));
     }

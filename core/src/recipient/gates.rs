@@ -251,7 +251,7 @@ impl<'a> Walk<'a> {
         attempts: bool,
     ) -> Self {
         let lists = match rows.lists {
-            // What it took before must not hold it.
+            // Its own earlier claims must not hold it.
             _ if rows.has_slots => Cow::default(),
             Some(lists) => Cow::Borrowed(lists),
             None => Cow::Owned(cap_lists(message, policy.rules)),

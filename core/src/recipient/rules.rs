@@ -381,7 +381,7 @@ fn category(
     let over_cap = over_cap
         .or_else(|| Some(other?.over_cap.clone()))
         .unwrap_or(OverCap::Hold);
-    // What is absent here was reported: the defaults have everything.
+    // Absent fields were reported: the defaults have everything.
     CategoryRules {
         mandatory,
         caps,

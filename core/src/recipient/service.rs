@@ -177,7 +177,7 @@ impl Gates {
         let first = self.next_look();
         let mut look = first;
         let mut plan = || {
-            // What was broken off has touched its messages.
+            // The round that was broken off has touched its messages.
             let look = std::mem::replace(&mut look, Look::AtAll);
             postgres::plan_due(&self.db, &rules, &capacity, look, PLANNED_MAX)
         };

@@ -31,7 +31,7 @@ impl Gates {
         plans.add(self.plan_jobs(jobs).await?);
         let mut pauses = LOOK_AFTER.iter();
         while !plans.unplanned.is_empty() {
-            // What is known is told although the rest cannot be read.
+            // The known ones are returned although the rest cannot be read.
             let Ok(look) = postgres::recorded_plans(&self.db, &plans.unplanned).await else {
                 break;
             };

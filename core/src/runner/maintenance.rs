@@ -305,7 +305,7 @@ pub(super) async fn rescue(shared: Arc<WorkerContext>, own: OwnWork, cancel: Can
     periodic(pace, cancel, || {
         let (shared, own, rounds) = (shared.clone(), own.clone(), rounds.clone());
         async move {
-            // What fails comes again, and must not keep the jobs of dead workers leased meanwhile.
+            // A failure comes again, and must not keep the jobs of dead workers leased meanwhile.
             let returned = return_uncertain(&shared).await;
             let is_late = |at: Instant| {
                 at.elapsed() >= UNWOKEN_EVERY && shared.config.due.must_look(at.elapsed())

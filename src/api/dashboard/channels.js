@@ -59,7 +59,7 @@ export class Channels {
 
   draw() {
     const { section, body, empty } = this.place;
-    // Whoever uses no channels need not read about them.
+    // A tenant without channels need not read about them.
     show(section, this.tenants.length > 0);
     showRows(body, empty, this.tenants.length);
     keyed(body, this.tenants, (one) => one.tenant, (one) => this.row(one), (row, one) => this.drawRow(row, one));

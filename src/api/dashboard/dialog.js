@@ -70,7 +70,7 @@ export function ask({ title, text = '', action, danger = false, fields = [], isS
     const closed = () => {
       // The end of an earlier question may arrive when this one is already open.
       if (dialog.open) return;
-      // What is under way is not undone by leaving, so its end is the answer.
+      // A request under way is not undone by leaving, so its end is the answer.
       if (isActing) return;
       dialog.removeEventListener('close', closed);
       resolve(null);

@@ -53,7 +53,7 @@ pub async fn explain(
                     tell_wait(&mut explained, stores, &detail, sees_all).await;
                 }
             }
-            // What the gates know is worth telling without the wait.
+            // The knowledge of the gates is worth an answer without the wait.
             Err(problem) => tracing::warn!(job.id = id, ?problem, "reading a wait failed"),
         }
     }

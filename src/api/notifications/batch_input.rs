@@ -372,7 +372,7 @@ mod tests {
             message.contains("134217728 bytes of memory (128 MiB)"),
             "{message}"
         );
-        // What the recipients bring counts as well.
+        // The data of the recipients counts as well.
         let own: Vec<Value> = to
             .iter()
             .map(|to| json!({"to": to, "data": {"x": "x".repeat(70_000)}}))

@@ -171,7 +171,7 @@ pub async fn send_batch(
     };
     let plans = plans(&admission, &jobs, &made).await;
     let taken = duplicates(&admission, batch_id, &jobs, &made).await;
-    // What does not go now is admitted when its gates let it go, and a duplicate does not go.
+    // A held message is admitted when its gates let it go, and a duplicate does not go.
     let first = made.iter().zip(&taken).take(used as usize);
     let unused = first.filter(|(id, is_taken)| **is_taken || plans.contains_key(*id));
     let unused = unused.count() as u32;

@@ -399,7 +399,7 @@ async fn wait_for(
             return answer;
         };
         let now = Instant::now();
-        // What others take moves the end with each answer, so the first that was told counts.
+        // Tokens that others take move the end with each answer, so the first one counts.
         if answer.at_us == 0 {
             // A lost store charges nothing later.
             turns_lost = 0;

@@ -117,7 +117,7 @@ async fn a_connection_that_asks_without_end_is_slowed_and_answered() {
     let served = GatewayServer::start().await;
     let mut device = served.browser("acme", &json!({"recipient": "u1"})).await;
     let began = Instant::now();
-    // What is refused counts too.
+    // Refused ones count too.
     let kinds = [("inbox_list", "inbox"), ("dance", "error")];
     let asked = move || (0..140).map(move |n| (n.to_string(), kinds[n % 2]));
     for (n, (asked, _)) in asked() {
@@ -176,7 +176,7 @@ async fn a_ring_that_no_collector_has_sent_warns_nobody_and_holds_nobody() {
             .await
             .unwrap();
     }
-    // What comes behind the ring is heard after it.
+    // A message that comes after the notification is heard after it.
     for n in 1..=3 {
         zeta.send(&json!({"type": "publish", "channel": "orders", "data": n}))
             .await;

@@ -40,7 +40,7 @@ pub static MIGRATOR: LazyLock<Migrator> = LazyLock::new(|| {
     migrator
 });
 
-// What is pending is read behind the lock, so that the second of two processes that start at once
+// Pending ones are read behind the lock, so that the second of two processes that start at once
 // finds the work of the first. Every role that may connect can keep it, so it is taken only if
 // something is pending.
 const LOCK: &str = "select pg_advisory_xact_lock(hashtext('flyball.migration'))";

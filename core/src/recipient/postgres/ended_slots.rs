@@ -60,7 +60,7 @@ select (select max(w.job_id) from page w) as last, (select count(*) from page) a
         order by i.job_id
     ) as ended";
 
-// What may have arrived keeps its slots.
+// A message that may have arrived keeps its slots.
 pub(super) const UNSENT: &str = "
 select a.job_id
 from unnest($1::bigint[]) as a(job_id)

@@ -215,7 +215,7 @@ fn gates(found: &Recorded) -> Vec<GateStep> {
                 rule: String::new(),
             });
         }
-        // What was held and is with its pool now has passed.
+        // A message that was held and is with its pool now has passed.
         (None, _) | (Some(MessagePlan::Held { .. }), Place::AtPool | Place::Running) => {
             steps(&MessagePlan::Send)
         }

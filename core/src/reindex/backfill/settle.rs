@@ -76,7 +76,7 @@ impl Backfill<'_> {
         if std::mem::take(&mut self.strikes) > 0 {
             self.progress.trouble = None;
         }
-        // What made an answer late may be over, and a job that follows runs for months.
+        // The cause of a late answer may be over, and a job that follows runs for months.
         let grown = self.batch_bytes + (self.batch_bytes / GROWTH).max(1);
         self.batch_bytes = grown.min(self.batch_bytes_max);
         let many = |wanted: fn(&WriteOutcome) -> bool| {

@@ -211,7 +211,7 @@ impl PostgresSource {
         };
         let (mut documents, page_len) = read.map_err(error)?;
         if limit < wanted {
-            // What made a page late may be over, such as a lock on the table.
+            // The cause of a late page may be over, such as a lock on the table.
             let grown = limit + (limit / GROWTH).max(1);
             self.rows_max.store(grown, Ordering::Relaxed);
         }
