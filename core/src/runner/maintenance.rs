@@ -1,5 +1,5 @@
-//! Maintenance that one worker does for all: promotes due jobs, rescues lost ones, and maintains the
-//! tables.
+//! Maintenance that one worker does for all: promotes due jobs, rescues lost ones, and maintains
+//! the tables.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

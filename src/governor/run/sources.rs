@@ -248,7 +248,7 @@ impl Sources {
         join_all(read).await
     }
 
-    /// Returns one sample, for the fast path, of every signal that can trip the breaker and does not
+    /// Returns a sample, for the fast path, of every signal that can trip the breaker and does not
     /// pass through Prometheus.
     ///
     /// A source that does not respond in time is left out; the tick's own staleness handles it.

@@ -39,8 +39,9 @@ from unnest($1::text[]) as a(tenant)";
 
 /// Moves up to `$2` publications of each tenant of `$1`, counts them and the tenants that reached
 /// their limit (`$7`), and notifies the gateways of messages and of tenants that wait (`$6`). `$3`
-/// to `$5` are the histories of channels by pattern, of which the first that fits holds. A channel that
-/// had a history before counts what it does not keep, so that no reader takes the rest for all.
+/// to `$5` are the histories of channels by pattern, of which the first that fits holds. A channel
+/// that had a history before counts what it does not keep, so that no reader takes the rest for
+/// all.
 // The statement is planned once, perhaps while there are no channels and publications, so a channel
 // is found by a probe, and the publications of a tenant by the order of its index. A channel that
 // counts what it does not keep is there already: a conflict finds its newest row, also while the
@@ -288,7 +289,7 @@ fn waiting_in(row: &PgRow) -> Result<WaitingPublications, Error> {
     })
 }
 
-/// Moves what is granted, counts it, notifies, and commits; returns the number of messages that were
+/// Moves what is granted, counts it, notifies, commits; returns the number of messages that were
 /// moved, and the channels that have too many now.
 async fn move_granted(
     mut transaction: Transaction,
