@@ -17,11 +17,12 @@ use crate::api::http::caller::Caller;
 use crate::api::http::fields::{Errors, ObjectReader, must_be, place_of};
 use crate::api::http::problem::{Code, Problem};
 use crate::api::http::timeout::{LIST_TIMEOUT, with_timeout};
-use crate::api::jobs::enqueue::{kinds_elsewhere, refused, traceparent, warnings};
+use crate::api::jobs::enqueue::{kinds_elsewhere, refused, refused_key, traceparent, warnings};
 use crate::api::jobs::input::{self, KnownKinds};
 use crate::api::jobs::permissions;
 use crate::api::jobs::redact::mask_args;
 use crate::api::jobs::state::JobsState;
+use crate::api::notifications::repeat::KEY;
 use crate::jobs::{
     self, CreatedGroup, GROUP_JOBS_MAX, GROUP_NAME_BYTES_MAX, GroupJob, GroupState, JobGroup,
     NewGroup,
@@ -72,8 +73,13 @@ pub async fn create(
     request: Request,
 ) -> Result<impl IntoResponse, Problem> {
     let trace = traceparent(request.headers());
+    let has_key = request.headers().contains_key(KEY);
     let value = body::json(request, body::BATCH_BYTES_MAX).await?;
     let mut group = read(&state, value).await?;
+    if has_key {
+        let instead = "create it without jobs, enqueue each with its field group, and seal it";
+        return Err(refused_key("for a group", instead));
+    }
     let all = group.jobs.iter_mut().flatten().chain(&mut group.callback);
     for job in all.filter(|job| job.traceparent.is_none()) {
         job.traceparent.clone_from(&trace);

@@ -105,7 +105,8 @@ pub async fn enqueue(
     let mut job =
         input::one(value, &known).map_err(|errors| Problem::fields(Code::InvalidFields, errors))?;
     if keyed.is_some() && job.kind == KIND {
-        return Err(refused_key("for jobs of the kind notification"));
+        let what = "for jobs of the kind notification";
+        return Err(refused_key(what, "give each job a unique_key"));
     }
     job.traceparent = job.traceparent.or(trace);
     permissions::check(&state, &caller, std::slice::from_ref(&job), false).await?;
@@ -196,7 +197,7 @@ pub async fn enqueue_batch(
     let mut jobs = input::batch(value, &known)
         .map_err(|errors| Problem::fields(Code::InvalidFields, errors))?;
     if has_key {
-        return Err(refused_key("for a batch"));
+        return Err(refused_key("for a batch", "give each job a unique_key"));
     }
     for job in jobs.iter_mut().filter(|job| job.traceparent.is_none()) {
         job.traceparent.clone_from(&trace);
@@ -300,14 +301,14 @@ async fn enqueue_once(
 }
 
 /// Returns the refusal of an idempotency key where it would protect nothing.
-fn refused_key(what: &str) -> Problem {
+pub(in crate::api) fn refused_key(what: &str, instead: &str) -> Problem {
     Problem::at(
         Code::InvalidHeader,
         FieldLocation::Header,
         "Idempotency-Key",
         format!(
-            "must be left out {what}: give each job a unique_key; POST /api/v1/jobs takes the header \
-             for one job of another kind, and /api/v1/notifications for messages"
+            "must be left out {what}: {instead}; POST /api/v1/jobs takes the header for one job of \
+             another kind, and /api/v1/notifications for messages"
         ),
     )
 }

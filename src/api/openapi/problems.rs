@@ -45,7 +45,13 @@ const OWN: &[(&str, &[Code])] = &[
     ("cancel_jobs", &[QueueUnavailable]),
     (
         "create_group",
-        &[NotAllowed, QueueUnavailable, LaneFull, Code::QueueFull],
+        &[
+            InvalidHeader,
+            NotAllowed,
+            QueueUnavailable,
+            LaneFull,
+            Code::QueueFull,
+        ],
     ),
     ("list_groups", &[QueueUnavailable]),
     ("show_group", &[Code::GroupNotFound, QueueUnavailable]),

@@ -392,7 +392,12 @@ async fn a_repeated_request_with_an_idempotency_key_makes_no_second_job() {
     problem(other, 422, "idempotency_key_reused").await;
     let batch = send("/api/v1/jobs/batch", "order-7", json!([job("a")])).await;
     problem(batch, 400, "invalid_header").await;
-    assert_eq!(api.count_jobs().await, 1);
+    let group = json!({"callback": job("b"), "jobs": [job("a")]});
+    let group = send("/api/v1/groups", "order-7", group).await;
+    problem(group, 400, "invalid_header").await;
+    let groups = sqlx::query_scalar("select count(*) from flyball.job_group");
+    let groups: i64 = groups.fetch_one(&api.queue.pool).await.unwrap();
+    assert_eq!((api.count_jobs().await, groups), (1, 0));
 
     let next = send(path, "order-8", job("b")).await;
     assert_eq!(next.status(), StatusCode::CREATED);
