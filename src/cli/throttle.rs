@@ -284,6 +284,7 @@ async fn resume_key(
     let name = known(store, name).await?;
     let known = store.look(&name, &[key.to_owned()]).await?;
     let forgot = known.first().and_then(|state| state.learned_rps);
+    let on_trial = known.first().is_some_and(|state| state.probing);
     let resumed = store.resume_key(&name, key).await?;
     note_key(
         settings,
@@ -301,6 +302,8 @@ async fn resume_key(
         say!("key {key:?} of {name} is resumed; its learned rate of {rps:.3}/s is reset");
     } else if resumed {
         say!("key {key:?} of {name} is resumed");
+    } else if on_trial {
+        say!("key {key:?} of {name} is resumed; it was on trial after a refusal");
     } else {
         say!("key {key:?} of {name} was not paused");
     }

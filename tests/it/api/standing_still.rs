@@ -260,6 +260,45 @@ async fn a_throttle_whose_jobs_all_fail_is_failing_with_the_last_error_and_one_s
 }
 
 #[tokio::test]
+async fn a_key_on_trial_is_freed_by_resume_which_says_so() {
+    let fixture = ProcessFixture::new("rps = 50").await;
+    fixture.knobs_file("mail", "[knobs]\nmode = \"manual\"\nrps = 10\n");
+    let process = fixture.serve();
+    let api = process.url().await;
+    let store = RedisStore::connect(&fixture.redis_url, &fixture.prefix)
+        .unwrap()
+        .with_bound(Duration::from_secs(10));
+    let (mail, key) = (Name::new("mail").unwrap(), "acme".to_owned());
+    until_state(&api, "mail", "flowing").await;
+    let refused = UpstreamRefusal {
+        key: &key,
+        scope: Scope::Key,
+        is_overload: false,
+        is_untrusted: false,
+        delay: Some(Duration::from_millis(1)),
+        jitter: 0.0,
+        why: "answered 429",
+    };
+    store.refused(&mail, &refused).await.unwrap();
+    let is_on_trial = async || {
+        let found = store.look(&mail, std::slice::from_ref(&key)).await.unwrap();
+        found[0].probing
+    };
+    eventually("the key is on trial", SOON, || async {
+        is_on_trial().await.then_some(())
+    })
+    .await;
+
+    let resume = ["throttle", "resume", "mail", "--key", "acme"];
+    let said = printed(&fixture, &resume).await;
+
+    assert!(said.contains("is resumed; it was on trial"), "{said}");
+    assert!(!is_on_trial().await);
+    let said = printed(&fixture, &resume).await;
+    assert!(said.contains("was not paused"), "{said}");
+}
+
+#[tokio::test]
 async fn a_refusal_a_debt_and_a_closed_throttle_above_are_reported_with_their_end_and_resume_clears_both()
  {
     let fixture = ProcessFixture::new("rps = 50").await;
