@@ -201,3 +201,90 @@ async fn a_role_with_a_tenant_changes_and_runs_no_schedule_whatever_it_was_grant
     let run = "select flyball.run_schedule('nightly')";
     assert_eq!(fixture.as_role("planner", run).await, None);
 }
+
+#[tokio::test]
+async fn a_role_with_a_tenant_changes_jobs_of_its_tenant_alone_whatever_it_was_granted() {
+    let fixture = RolesFixture::new().await;
+    let web = fixture.role("web");
+    fixture
+        .owner(&format!(
+            "insert into flyball.producer (role, tenant) values ('{web}', 'shop')"
+        ))
+        .await;
+    let job = |key: &str| {
+        format!(
+            "select flyball.enqueue('http', key => '{key}', run_at => now() + interval '1 day')"
+        )
+    };
+    let group = |name: &str| format!("select flyball.create_group(name => '{name}')");
+    let own = format!("{}; {}", job("own"), group("own"));
+    assert_eq!(fixture.as_role("web", &own).await, None);
+    let bank = format!(
+        "select flyball.as_tenant('bank'); {}; {}",
+        job("bank"),
+        group("bank")
+    );
+    assert_eq!(fixture.as_role("owner", &bank).await, None);
+    assert_eq!(fixture.as_role("owner", &job("operators")).await, None);
+    let (own, bank, operators) = (
+        fixture
+            .text("select id::text from flyball.job where key = 'own'")
+            .await,
+        fixture
+            .text("select id::text from flyball.job where key = 'bank'")
+            .await,
+        fixture
+            .text("select id::text from flyball.job where key = 'operators'")
+            .await,
+    );
+    let (own_group, bank_group) = (
+        fixture
+            .text("select id::text from flyball.job_group where name = 'own'")
+            .await,
+        fixture
+            .text("select id::text from flyball.job_group where name = 'bank'")
+            .await,
+    );
+    let all = "update, flyball.reschedule, flyball.retry, flyball.cancel, flyball.discard, flyball.cancel_group";
+    fixture
+        .owner(&format!("grant execute on function flyball.{all} to {web}"))
+        .await;
+    // A check that fails raises, with what was found.
+    let check = async |expression: String, wanted: &str| {
+        let block = format!(
+            "do $$ declare found text := {expression}; begin
+                if found is distinct from {wanted} then raise exception '%', found; end if; end $$"
+        );
+        assert_eq!(fixture.as_role("web", &block).await, None, "{expression}");
+    };
+
+    for (call, of_its_own) in [
+        ("update(ID, priority => 0)", "'updated'"),
+        ("reschedule(ID, now() + interval '1 hour')", "'scheduled'"),
+        ("retry(ID)", "'ready'"),
+        ("cancel(ID)", "'cancelled'"),
+        ("discard(ID)", "'already cancelled'"),
+    ] {
+        for other in [&bank, &operators] {
+            let call = call.replace("ID", other);
+            check(format!("flyball.{call}"), "'not found'").await;
+        }
+        let named = call.replace(')', ", tenant => 'bank')");
+        if !call.contains("now()") {
+            let named = named.replace("ID", &bank);
+            check(format!("flyball.{named}"), "'not found'").await;
+        }
+        let call = call.replace("ID", &own);
+        check(format!("flyball.{call}"), of_its_own).await;
+    }
+    let cancel =
+        |group: &str| format!("(select g.more::text from flyball.cancel_group({group}) g)");
+    check(cancel(&bank_group), "null").await;
+    check(cancel(&own_group), "'false'").await;
+
+    let states =
+        "select string_agg(flyball.job_state(id), ', ') from flyball.job where key <> 'own'";
+    assert_eq!(fixture.text(states).await, "scheduled, scheduled");
+    let sealed = "select string_agg(name, ', ') from flyball.job_group where sealed_at is not null";
+    assert_eq!(fixture.text(sealed).await, "own");
+}
