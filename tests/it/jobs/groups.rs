@@ -165,6 +165,15 @@ async fn the_counts_are_in_the_body_of_a_request_and_other_built_in_kinds_get_no
     ] {
         assert_eq!(with(args.clone(), kind).await, wanted, "{kind} {args}");
     }
+    // The field of a secret is its only one.
+    let marked = json!({"$encrypted": "v1.4be1f0a2.x"});
+    for (kind, args) in [
+        ("own", marked.clone()),
+        ("http", json!({"method": "POST", "body": marked})),
+        ("http", json!({"template": "t", "data": {"$secret": 1}})),
+    ] {
+        assert_eq!(with(args.clone(), kind).await, args, "{kind}");
+    }
     drop(queue);
 }
 
