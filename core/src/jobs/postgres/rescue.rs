@@ -9,7 +9,7 @@ use crate::jobs::Error;
 /// The result of one rescue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rescued {
-    /// Workers that were found dead.
+    /// Workers that were found dead; of remote ones those whose leases expired.
     pub workers: i64,
     /// Jobs that are ready again.
     pub ready: Vec<i64>,
@@ -28,6 +28,9 @@ pub struct Rescued {
 // attempt that left a checkpoint made progress, and does not count. One that reached its timeout
 // counts in any case, because otherwise a job that reports progress and never ends would be tried
 // for ever. Only leases of remote workers show that: no heartbeat extends them past the timeout.
+//
+// A remote worker has no way to sign off: one that is silent and holds no job has left. It counts as
+// dead only if a lease of its own expired.
 //
 // A dead worker's leases are taken in the statement that marks it as rescued, so that if a rescuer
 // dies half-way, the next one continues.
@@ -101,7 +104,14 @@ requeued as (
     select lane_id, priority, job_id, used, cost, holds_unique from sorted where not over and not cancelled
     on conflict do nothing
 )
-select (select count(*) from dead_workers) as workers, (
+select (
+        select count(*)
+        from (
+            select id from dead_workers where role <> 'remote'
+            union
+            select worker_id from checked where broker_id is not null and timed_out is null and not cancelled
+        ) as gone
+    ) as workers, (
         select pg_notify('flyball', left(string_agg(lane_id::text, ','), 7900))
         from (select distinct lane_id from sorted where not over and not cancelled) as lanes having count(*) > 0
     )::text as notified_lanes,
@@ -119,7 +129,7 @@ with dead_workers as (
     update flyball.worker
     set stopped_at = coalesce(stopped_at, clock_timestamp()), rescued = true
     where id = any($1::int[]) and (stopped_at is not null or heartbeat_at + ttl < clock_timestamp())
-    returning id
+    returning id, role
 ),
 lost as (
     delete from flyball.lease l
@@ -134,7 +144,7 @@ lost as (
 pub(super) const RESCUE_EXPIRED: &str = rescue!(
     "
 with dead_workers as (
-    select null where false
+    select null::int as id, null::text as role where false
 ),
 lost as (
     delete from flyball.lease l where l.broker_id is not null and l.expires_at < clock_timestamp() returning l.*

@@ -125,6 +125,40 @@ async fn a_lease_whose_job_is_gone_is_reported_when_its_worker_is_dead() {
 }
 
 #[tokio::test]
+async fn a_remote_worker_that_has_left_is_not_dead_and_one_whose_lease_expired_is() {
+    let (database, queue) = queue().await;
+    let pool = database.pool();
+    let worker = worker(&queue, SOON).await;
+    let job = NewJob {
+        throttle: "t".into(),
+        ..NewJob::new("http", json!({"url": "http://127.0.0.1/"}))
+    };
+    let id = queue.enqueue(&[job]).await.unwrap()[0].id;
+    let lane: i64 = number(pool, "select flyball.lane_of('t', '')").await;
+    let claims = [LaneClaim::first(lane, 1)];
+    assert_eq!(queue.claim(worker, 7, &claims).await.unwrap().len(), 1);
+    let remote = "insert into flyball.worker (name, host, pid, ttl, role, serves)
+        values ('pdf-1', '', 0, interval '20 seconds', 'remote', false) returning id::bigint";
+    let remote = number(pool, remote).await;
+    let expires = format!(
+        "update flyball.lease
+         set broker_id = worker_id, worker_id = {remote}, lease_s = 2, expires_at = now() - interval '1 second'"
+    );
+    run(pool, &expires).await;
+
+    let expired = queue.rescue_expired().await.unwrap();
+    assert_eq!((expired.workers, expired.ready), (1, vec![id]));
+
+    let silent = "update flyball.worker set heartbeat_at = now() - interval '1 hour'";
+    run(pool, &format!("{silent} where id = {remote}")).await;
+    assert_eq!(queue.rescue().await.unwrap().workers, 0, "it has left");
+    let gone = format!("select count(*) from flyball.worker where id = {remote} and rescued");
+    assert_eq!(number(pool, &gone).await, 1);
+    run(pool, silent).await;
+    assert_eq!(queue.rescue().await.unwrap().workers, 1, "the other died");
+}
+
+#[tokio::test]
 async fn a_lease_whose_job_is_gone_does_not_stand_for_as_long_as_its_worker_lives() {
     let (database, queue) = queue().await;
     let pool = database.pool();
