@@ -1,4 +1,4 @@
--- Chapter 56: a callback whose body is marked as a secret as a whole goes without the counts.
+-- Chapter 54: a callback whose body is marked as a secret as a whole goes without the counts.
 --
 -- The counts were added beside the field `$encrypted`, which must be alone: the callback was accepted with its group,
 -- and was a dead letter when the group had ended.

@@ -1,4 +1,4 @@
--- Chapter 55: a role with a tenant changes the jobs of its tenant alone, whatever it was granted.
+-- Chapter 53: a role with a tenant changes the jobs of its tenant alone, whatever it was granted.
 --
 -- The functions that read jobs hold to the tenant of their caller. Those that change one job or one group did so only if
 -- the tenant was named: a role of one tenant that was granted `flyball.cancel` cancelled the jobs of all others.
