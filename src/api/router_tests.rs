@@ -151,6 +151,11 @@ impl RouterFixture {
         self.ask(Method::GET, path)
     }
 
+    async fn document(&self) -> Value {
+        let answer = self.get("/openapi.json").send().await.unwrap();
+        answer.json().await.unwrap()
+    }
+
     async fn send(&self, method: Method, path: &str, body: Value) -> Response {
         self.ask(method, path).json(&body).send().await.unwrap()
     }

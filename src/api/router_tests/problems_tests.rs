@@ -5,14 +5,7 @@ use super::*;
 #[tokio::test]
 async fn every_route_is_in_the_document_and_every_path_of_the_document_is_a_route() {
     let fixture = fixture(None).await;
-    let document: Value = fixture
-        .get("/openapi.json")
-        .send()
-        .await
-        .unwrap()
-        .json()
-        .await
-        .unwrap();
+    let document = fixture.document().await;
     assert_eq!(document["openapi"], "3.1.0");
     let paths = document["paths"].as_object().unwrap();
     assert_eq!(paths.len(), 93, "{:?}", paths.keys());
@@ -58,14 +51,7 @@ async fn every_route_is_in_the_document_and_every_path_of_the_document_is_a_rout
 #[tokio::test]
 async fn an_operation_that_takes_no_query_refuses_one() {
     let fixture = fixture(None).await;
-    let document: Value = fixture
-        .get("/openapi.json")
-        .send()
-        .await
-        .unwrap()
-        .json()
-        .await
-        .unwrap();
+    let document = fixture.document().await;
     let mut refused = 0;
     for (path, item) in document["paths"].as_object().unwrap() {
         let takes_any = ["/api/v1/provider-events/", "/api/v1/check"];
@@ -117,14 +103,7 @@ async fn an_operation_that_takes_no_query_refuses_one() {
 async fn every_reference_of_the_document_leads_somewhere_and_every_operation_may_answer_a_problem()
 {
     let fixture = fixture(None).await;
-    let document: Value = fixture
-        .get("/openapi.json")
-        .send()
-        .await
-        .unwrap()
-        .json()
-        .await
-        .unwrap();
+    let document = fixture.document().await;
     let text = document.to_string();
     for reference in text
         .split("\"$ref\":\"#")
