@@ -49,7 +49,7 @@ export class Lanes {
       this.pages = 1;
       this.refresh();
     });
-    const heads = ['key', 'ready', 'oldest', 'weight', 'stands'].map((text) => h('th', { scope: 'col' }, text));
+    const heads = ['key', 'ready', 'oldest', 'weight', 'state'].map((text) => h('th', { scope: 'col' }, text));
     this.element = h('details', { class: 'drawer lanes', ontoggle: () => this.toggled() },
       h('summary', null, h('span', { class: 'drawer-title' }, 'Lanes'), this.summary),
       h('div', { class: 'lane-list' }, form,
@@ -116,7 +116,7 @@ export class Lanes {
         h('td', { 'data-label': 'ready', class: 'lane-depth' }, cells.depth, h('span', { class: 'lane-bar', 'aria-hidden': 'true' }, cells.bar)),
         h('td', { 'data-label': 'oldest' }, cells.oldest),
         h('td', { 'data-label': 'weight' }, cells.weight),
-        h('td', { 'data-label': 'stands', class: 'wrap stands' }, cells.stands),
+        h('td', { 'data-label': 'state', class: 'wrap stands' }, cells.stands),
         h('td', { class: 'act' }, h('div', { class: 'buttons change' }, cells.forget, cells.pause, empty)));
       Object.assign(row, { parts: cells });
       cells.weight.addEventListener('click', () => this.weigh(this.lane(lane.key)));

@@ -35,7 +35,7 @@ export class TenantModules {
       event.preventDefault();
       this.restart();
     });
-    const heads = ['module', 'stands', 'window', 'next slot', 'waiting'].map((text) => h('th', { scope: 'col' }, text));
+    const heads = ['module', 'state', 'window', 'next slot', 'waiting'].map((text) => h('th', { scope: 'col' }, text));
     this.element = h('div', { class: 'modules', role: 'group', 'aria-label': `Modules of ${tenant}` }, form,
       h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': `Modules of ${tenant}` }, h('table', { class: 'stack' }, h('thead', null, h('tr', null, ...heads)), this.body)),
       this.empty, this.note, this.more);
@@ -77,7 +77,7 @@ export class TenantModules {
       };
       return Object.assign(h('tr', null,
         cell('module', name, 'wrap name'),
-        cell('stands', h('span', { class: 'pair' }, h('span', null, parts.state), parts.pause), 'wrap'),
+        cell('state', h('span', { class: 'pair' }, h('span', null, parts.state), parts.pause), 'wrap'),
         cell('window', h('span', { class: 'pair' }, parts.window, parts.use, parts.left), 'window'),
         cell('next slot', parts.next),
         cell('waiting', h('span', { class: 'pair' }, parts.waiting, parts.oldest))), { parts });

@@ -125,7 +125,7 @@ export class Tenants {
     const batches = h('button', { type: 'button', class: 'link', 'aria-label': `Batches of ${name}`, onclick: () => this.on.batches(name) }, 'batches');
     return Object.assign(h('tr', null,
       cell('tenant', h('span', { class: 'pair' }, parts.toggle, parts.per), 'wrap name'),
-      cell('stands', h('span', { class: 'pair' }, h('span', null, parts.state), h('span', { class: 'sub links' }, batches, ' · ', parts.link))),
+      cell('state', h('span', { class: 'pair' }, h('span', null, parts.state), h('span', { class: 'sub links' }, batches, ' · ', parts.link))),
       cell('window', h('span', { class: 'pair' }, parts.window, parts.use, parts.left), 'window'),
       cell('next slot', parts.next),
       cell('waiting', h('span', { class: 'pair' }, parts.waiting, parts.oldest)),
