@@ -4,8 +4,8 @@
 //   node scripts/browser-test/gateway.mjs [--clients 30] [--kills 3]
 //
 // The page has another origin than the gateway. Two processes share one Postgres: pages are connected
-// to the first, by a balancer that counts connections; the second publishes and goes on while the first is
-// killed, so that every kill makes clients miss messages. FLYBALL names the program.
+// to the first, by a balancer that counts connections; the second publishes and goes on while the
+// first is killed, so that every kill makes clients miss messages. FLYBALL names the program.
 // Exit code 0: no faults; 1: faults; 69: no Chromium or no program.
 
 import { once } from 'node:events';

@@ -228,7 +228,8 @@ pub(super) async fn tick(
 /// The knobs of a throttle as they are in Redis, `None` if it has none; or the error of the store.
 type CurrentKnobs = Result<Option<WrittenKnobs>, throttle::Error>;
 
-/// One round over all throttles. Its methods fail if the record cannot be read or written.
+/// One round over all throttles. Its methods fail if the record cannot be read or written, or a key
+/// cannot be kept from expiring.
 struct BackupRound<'a> {
     store: &'a dyn Store,
     record: &'a KnobRecord,

@@ -1,7 +1,7 @@
 //! The notifications of collectors: of new messages, and of tenants at their limit.
 //!
-//! Every role of the database may send one, so a notification is a hint and no more: of messages the
-//! gateway reads the history, of limits the table that only collectors write, and of erased
+//! Every role of the database may send one, so a notification is a hint and no more: of messages
+//! the gateway reads the history, of limits the table that only collectors write, and of erased
 //! inboxes whether they are gone.
 
 use std::time::Duration;

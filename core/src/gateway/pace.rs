@@ -15,8 +15,8 @@ const STEP_EVERY: Duration = Duration::from_millis(100);
 /// The shortest pause of a tenant whose limit admitted nothing.
 const WAIT_MIN: Duration = Duration::from_millis(50);
 
-/// The shortest time between two reports that messages of a tenant wait, and the longest wait before a
-/// limit that admitted nothing is asked again, because it may have been raised.
+/// The shortest time between two reports that messages of a tenant wait, and the longest wait until
+/// a limit that admitted nothing is asked again, because it may have been raised.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
 
 /// The tenants at their limit.

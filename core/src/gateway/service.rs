@@ -112,7 +112,7 @@ pub struct Gateway {
     pub(super) rates: Arc<Mutex<TenantRates>>,
     /// The waits of tenants whose limits notifications have named, until they are confirmed.
     pub(super) heard: Arc<Mutex<HashMap<String, Duration>>>,
-    /// The marks of inboxes of whose end rings have told.
+    /// The marks of erased inboxes that notifications have named.
     pub(super) erased: Arc<Mutex<Vec<TenantMark>>>,
     /// Tells of the first of either.
     pub(super) has_heard: Arc<Notify>,

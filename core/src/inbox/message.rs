@@ -30,7 +30,7 @@ pub struct InboxMessage {
     pub category: String,
     /// The name of its template, if the sender named one.
     pub template_id: Option<String>,
-    /// The person or thing whose doing it reports.
+    /// The person or thing whose action it reports.
     pub actor: Option<String>,
     /// The title.
     pub subject: Option<String>,

@@ -209,8 +209,8 @@ impl LaneScheduler {
         }
     }
 
-    /// Returns true if a ring for one of the lanes does not tell whether this worker serves the new
-    /// job.
+    /// Returns true if a notification of one of the lanes does not show whether this worker serves
+    /// the new job.
     pub fn ignores_notifications<'a>(&self, lanes: impl IntoIterator<Item = &'a i64>) -> bool {
         lanes
             .into_iter()

@@ -59,7 +59,7 @@ export class Channels {
 
   draw() {
     const { section, body, empty } = this.place;
-    // A tenant without channels need not read about them.
+    // The section is hidden while no tenant uses channels.
     show(section, this.tenants.length > 0);
     showRows(body, empty, this.tenants.length);
     keyed(body, this.tenants, (one) => one.tenant, (one) => this.row(one), (row, one) => this.drawRow(row, one));

@@ -36,8 +36,8 @@ pub struct ReplannedMessages {
     messages: i64,
 }
 
-/// Plans the held messages of a recipient again, after its time zone, quiet hours or
-/// preferences have changed. Messages that name an address alone are planned again by that.
+/// Plans the held messages of a recipient again, after its time zone, quiet hours or preferences
+/// have changed. For messages that name an address alone, the id is the address.
 #[utoipa::path(post, path = "/api/v1/recipients/{id}/replan", operation_id = "replan_recipient", tag = "notifications",
     params(("id" = String, Path, description = "The id of the recipient, or an address.")), request_body = NewPlan,
     responses((status = 200, body = ReplannedMessages)))]

@@ -11,7 +11,7 @@ use crate::gateway::channel_name::ChannelName;
 use crate::jobs::Error;
 use crate::postgres::Db;
 
-/// Reads what collectors write in the transaction that rings.
+/// Reads what collectors write in the transaction that notifies the gateways.
 pub(super) const LIMITED: &str = "
 select u.tenant from flyball.channel_usage u where u.tenant = any($1) and u.limited_at > now() - make_interval(secs => $2)";
 
