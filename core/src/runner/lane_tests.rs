@@ -180,7 +180,7 @@ fn a_walk_from_the_head_comes_again_later_the_more_jobs_of_others_it_passes() {
 }
 
 #[test]
-fn a_ring_begins_a_walk_past_few_jobs_and_not_past_many() {
+fn a_notification_begins_a_walk_past_few_jobs_and_not_past_many() {
     for (passed, hears) in [(1000, true), (1001, false)] {
         let (mut lane, now) = (lane(), Instant::now());
         let began = lane.begin_walk(now);

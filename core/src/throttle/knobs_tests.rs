@@ -271,7 +271,7 @@ fn a_pause_stops_whatever_the_rate() {
 }
 
 #[test]
-fn doors_take_what_the_hash_can_hold() {
+fn interfaces_take_what_the_hash_can_hold() {
     let fields = [
         ("rps", json!(-1), Some("-1")),
         ("burst", json!(2.5), Some("2.5")),

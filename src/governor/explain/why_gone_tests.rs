@@ -109,6 +109,23 @@ fn a_stop_by_the_breaker_that_a_person_took_over_is_not_theirs_and_says_what_end
 }
 
 #[test]
+fn a_manual_mode_with_an_end_tells_how_long_it_lasts() {
+    let mut manual = status(50.0, Mode::Manual);
+    manual.knobs.manual_until_ms = Some(((NOW + 1800.0) * 1e3) as i64);
+    let view = governed(1.0, |_, _| {});
+    let reported = ask(Some(&manual), Some(&view), &[], None);
+    assert!(
+        reported.ends_with("; mode manual: the governor changes nothing for 30 min more."),
+        "{reported}"
+    );
+    let reported = ask(Some(&manual), None, &[], None);
+    assert!(
+        reported.contains("its end is ignored, because the throttle has no governor"),
+        "{reported}"
+    );
+}
+
+#[test]
 fn an_automatic_throttle_without_a_governor_says_so() {
     let reported = ask(Some(&status(20.0, Mode::Auto)), None, &[], Some(3));
     assert_eq!(

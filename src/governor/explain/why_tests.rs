@@ -276,23 +276,6 @@ fn a_hand_on_the_knob_has_a_name_a_time_and_a_reason() {
 }
 
 #[test]
-fn a_manual_mode_with_an_end_tells_how_long_it_lasts() {
-    let mut manual = status(50.0, Mode::Manual);
-    manual.knobs.manual_until_ms = Some(((NOW + 1800.0) * 1e3) as i64);
-    let view = governed(1.0, |_, _| {});
-    let reported = ask(Some(&manual), Some(&view), &[], None);
-    assert!(
-        reported.ends_with("; mode manual: the governor changes nothing for 30 min more."),
-        "{reported}"
-    );
-    let reported = ask(Some(&manual), None, &[], None);
-    assert!(
-        reported.contains("its end is ignored, because the throttle has no governor"),
-        "{reported}"
-    );
-}
-
-#[test]
 fn an_edit_in_redis_is_nobodys_and_what_stands_beside_it_is_not_its_reason() {
     let mut manual = status(50.0, Mode::Manual);
     (manual.knobs.by, manual.knobs.why) = ("governor".to_owned(), "search-load reads 2".to_owned());

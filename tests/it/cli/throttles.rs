@@ -556,15 +556,13 @@ async fn throttles_of_limitlion_are_listed_taken_over_kept_and_taken_away_by_its
         let shown = shell.run(&["throttle", "show", "mail", "--json"]);
         (shown.code == 0 && shown.json()["expires_in_s"].is_null()).then_some(())
     };
-    let recorded = "select count(*) from flyball.knobs where throttle = 'mail'";
+    let recorded = || async {
+        let count = "select count(*) from flyball.knobs where throttle = 'mail'";
+        let count = sqlx::query_scalar::<_, i64>(count);
+        count.fetch_one(shell.database.pool()).await.unwrap()
+    };
     eventually("the record of the knobs", SOON, || async {
-        let pool = shell.database.pool();
-        (sqlx::query_scalar::<_, i64>(recorded)
-            .fetch_one(pool)
-            .await
-            .unwrap()
-            == 1)
-            .then_some(())
+        (recorded().await == 1).then_some(())
     })
     .await;
     shell
@@ -575,13 +573,7 @@ async fn throttles_of_limitlion_are_listed_taken_over_kept_and_taken_away_by_its
     // LimitLion's `delete` is a deliberate act, not a loss of Redis data.
     shell.redis(&["DEL", "throttle:mail:knobs"]).await;
     eventually("the end of the record", SOON, || async {
-        let pool = shell.database.pool();
-        (sqlx::query_scalar::<_, i64>(recorded)
-            .fetch_one(pool)
-            .await
-            .unwrap()
-            == 0)
-            .then_some(())
+        (recorded().await == 0).then_some(())
     })
     .await;
     assert_eq!(shell.run(&["throttle", "show", "mail"]).code, 3);

@@ -165,7 +165,7 @@ async fn devices_that_wait_for_postgres_leave_connections_to_it_for_jobs() {
 
 /// Every role of the database may notify.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_ring_that_no_collector_has_sent_warns_nobody_and_holds_nobody() {
+async fn a_notification_that_no_collector_has_sent_warns_nobody_and_holds_nobody() {
     let served = GatewayServer::start().await;
     let mut zeta = served.client("zeta").await;
     zeta.subscribe("orders").await;
