@@ -58,7 +58,7 @@ impl Gateway {
     /// Tells the connections that read erased inboxes to list them again. Nothing is published,
     /// because that would keep the name of the recipient.
     pub(super) async fn tell_erased(&self) -> Result<(), Error> {
-        let marks = std::mem::take(&mut *self.erased.lock());
+        let marks = self.erased.lock().clone();
         if marks.is_empty() {
             return Ok(());
         }
@@ -71,6 +71,8 @@ impl Gateway {
             self.hub
                 .tell_gap(&tenant, &ChannelName::of_inbox(&recipient));
         }
+        // Until here they are kept, for the next round if Postgres does not answer.
+        self.erased.lock().drain(..marks.len());
         Ok(())
     }
 

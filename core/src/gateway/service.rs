@@ -422,8 +422,9 @@ impl Gateway {
             || {
                 let gateway = self.clone();
                 async move {
-                    gateway.tell_erased().await?;
-                    gateway.warn_tenants().await
+                    let told = gateway.tell_erased().await;
+                    gateway.warn_tenants().await?;
+                    told
                 }
             },
         )

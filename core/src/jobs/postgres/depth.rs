@@ -12,12 +12,9 @@ use sqlx::postgres::PgRow;
 
 use super::Queue;
 use super::depth_cache::Depths;
+use super::depth_throttles;
 use crate::jobs::depth_counter::{DepthCounter, DirectoryEntry, JOB_TABLES, JobTable, LaneCount};
 use crate::jobs::{Depth, Error};
-
-mod throttles;
-
-pub(super) use self::throttles::WRITE_THROTTLES;
 
 /// Index entries of one page.
 const PAGE_ENTRIES: i64 = 20_000;
@@ -534,7 +531,7 @@ impl Sweeper {
         let is_all = taken.len() < THROTTLES_WRITTEN;
         if !taken.is_empty() {
             self.changed = Instant::now();
-            throttles::write(&self.queue, &taken).await?;
+            depth_throttles::write(&self.queue, &taken).await?;
         }
         if is_all {
             let age = self.age();

@@ -14,6 +14,7 @@ mod counts;
 mod deepest;
 mod depth;
 mod depth_cache;
+mod depth_throttles;
 mod drop;
 mod due;
 mod enqueue;
@@ -128,7 +129,7 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("written lanes", depth::WRITTEN_LANES),
     ("written throttles", depth::WRITTEN_THROTTLES),
     ("write lanes", depth::WRITE_LANES),
-    ("write throttles", depth::WRITE_THROTTLES),
+    ("write throttles", depth_throttles::WRITE_THROTTLES),
     ("write sweep", depth::WRITE_SWEEP),
     ("drop ready", drop::DROP_READY),
     ("drop looked at", drop::DROP_LOOKED_AT),

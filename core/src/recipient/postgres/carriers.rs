@@ -9,17 +9,18 @@ use crate::postgres::Transaction;
 const SEEN_MAX: i64 = 1000;
 
 // Items that go alone are enqueued in their order, so the place of one among those of its digest is
-// that of its message. An erased recipient has no key, and nothing is found of it.
+// that of its message. An erased recipient has no key, and nothing is found of it; a condition on it
+// would let the planner take the index of recipients for the row itself.
 pub(super) const CARRIERS: &str = "
 select p.job_id, p.origin, i.place
 from (
-    select h.recipient, h.job_id, h.digest_id, (
+    select nullif(h.recipient, '00000000-0000-0000-0000-000000000000') as recipient, h.job_id, h.digest_id, (
         select count(*) from flyball.message_plan b
-        where b.recipient = h.recipient and b.job_id < h.job_id and b.digest_id = h.digest_id and b.origin = 'sender'
+        where b.recipient = nullif(h.recipient, '00000000-0000-0000-0000-000000000000') and b.job_id < h.job_id and b.digest_id = h.digest_id and b.origin = 'sender'
             and exists (select from flyball.delivery d where d.job_id = b.job_id and d.state = 'collected' offset 0)
     ) as place
     from flyball.message_plan h
-    where h.job_id = $1 and h.recipient <> '00000000-0000-0000-0000-000000000000'
+    where h.job_id = $1
     limit 1
 ) i
 cross join lateral (

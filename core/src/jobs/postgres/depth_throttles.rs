@@ -1,13 +1,13 @@
 //! The write of throttles' figures, with the time from which their oldest ready job waits.
 
+use super::Queue;
 use crate::jobs::Error;
 use crate::jobs::depth_counter::{Figures, JobTable};
-use crate::jobs::postgres::Queue;
 
 // A job that was enqueued for later waits from then on; one that was let run before that time, from
 // its creation. So the job with the smallest id, if it was enqueued for later, may have waited for
 // less time than others: the first ones of the deepest lanes are looked at as well.
-pub(in crate::jobs::postgres) const WRITE_THROTTLES: &str = "
+pub(super) const WRITE_THROTTLES: &str = "
 insert into flyball.depth as d (throttle, ready, scheduled, running, dead, oldest_ready_at)
 select p.throttle, p.ready, p.scheduled, p.running, p.dead, least(head.since, others.since)
 from unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[])
