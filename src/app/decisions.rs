@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use super::clock;
 use crate::api::{
     Decisions, Obstacles, ReadError, closed_above, full_slots, has_free_token, has_idle_token,
-    held_keys, served, wait_for_grant, wait_of_keys,
+    held_keys, served, wait_for_grant, wait_of_keys, with_those_above,
 };
 use crate::governor::postgres::Error;
 use crate::governor::time::unix_s;
@@ -30,8 +30,8 @@ const COUNT_WITHIN: Duration = Duration::from_secs(3);
 /// The age of the oldest ready job from which a free token shows that no worker has a free slot.
 const LATE_S: f64 = 10.0;
 
-/// The time within which a worker with a free slot takes a free token.
-const TAKEN_WITHIN: Duration = Duration::from_secs(1);
+/// The time in which it is watched if the rate is the limit of a throttle with a free token.
+const WATCHED_FOR: Duration = Duration::from_secs(1);
 
 /// The wait of jobs whose throttle would grant them their tokens.
 const NO_SLOT: &str = "tokens are available, and the next job starts when a worker has a free \
@@ -242,8 +242,9 @@ impl JournalReader {
             let is_held = everything.is_some() || is_read_only || held.is_some() || full.is_some();
             if are_late && !is_held && behind.is_none() && has_free_token(throttles, status).await {
                 // Between two tokens of a throttle that flows one may be free for a moment as well.
-                tokio::time::sleep(TAKEN_WITHIN).await;
-                let is_idle = has_idle_token(throttles, status).await;
+                let before = with_those_above(throttles, status).await;
+                tokio::time::sleep(WATCHED_FOR).await;
+                let is_idle = has_idle_token(throttles, &before).await;
                 behind = is_idle.then(|| NO_SLOT.to_owned());
             }
         }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::api::clock;
 use crate::api::read_error::ReadError;
 use crate::api::waiting::{anonymous_holder, sentence};
+use crate::governor::counters::Counters;
 use crate::governor::explain::seconds;
 use crate::jobs::record::LaneDepth;
 use crate::jobs::{LanesAfter, Queue};
@@ -25,6 +26,10 @@ const KEYS_ASKED_MAX: i64 = 20;
 
 /// The wait for a token from which its end is told.
 const LONG_WAIT: Duration = Duration::from_secs(5);
+
+/// The share of a time in which a rate was the limit, from which a free token shows nothing:
+/// between two tokens of a throttle that flows one is free for a moment.
+const LIMITED_SHARE: f64 = 0.5;
 
 /// Counts the keys of a throttle that hold jobs back or are over their quota; `None` where none is.
 pub async fn held_keys(
@@ -216,14 +221,40 @@ pub async fn has_free_token(throttles: &dyn Store, status: &Status) -> bool {
     status.knobs.key_concurrency.is_none() && lanes.first().is_some_and(|grant| grant.granted > 0)
 }
 
-/// Returns true if a job would get its token now and no token was taken since `before` was read: no
-/// worker has a free slot then, because one that has takes a free token at once.
-pub async fn has_idle_token(throttles: &dyn Store, before: &Status) -> bool {
-    let now = match has_free_token(throttles, before).await {
-        true => throttles.status(&before.name).await,
-        false => return false,
+/// Returns a throttle and those above it, nearest first.
+pub async fn with_those_above(throttles: &dyn Store, status: &Status) -> Vec<Status> {
+    let mut chain = vec![status.clone()];
+    for _ in 0..MAX_LEVELS {
+        let parent = chain.last().and_then(|last| last.knobs.parent.clone());
+        let Some(parent) = parent else { break };
+        let Ok(Some(above)) = throttles.status(&parent).await else {
+            break;
+        };
+        chain.push(above);
+    }
+    chain
+}
+
+/// Returns true if a job would get its token now, and since `before` was read, the throttle and
+/// those above it, none of their rates was the limit for long: no worker has a free slot then,
+/// because one that has takes a free token at once.
+pub async fn has_idle_token(throttles: &dyn Store, before: &[Status]) -> bool {
+    let Some(status) = before.first() else {
+        return false;
     };
-    now.is_ok_and(|now| now.is_some_and(|now| now.used.total_cmp(&before.used).is_eq()))
+    if !has_free_token(throttles, status).await {
+        return false;
+    }
+    for earlier in before {
+        let Ok(Some(now)) = throttles.status(&earlier.name).await else {
+            return false;
+        };
+        let flow = Counters::of(&now).since(&Counters::of(earlier));
+        if flow.is_none_or(|flow| flow.limited_by(now.effective_rps) >= LIMITED_SHARE) {
+            return false;
+        }
+    }
+    true
 }
 
 /// Returns the throttle, among `status` and those above it, whose slots are all in use; `None` if a
@@ -263,6 +294,7 @@ fn ask_with_slots<'a>(throttle: &Name, keys: impl IntoIterator<Item = &'a str>) 
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicI64, Ordering};
 
     use super::*;
     use crate::throttle::{Change, Holder, MemoryStore};
@@ -374,15 +406,32 @@ mod tests {
         assert!(free(&[("concurrency", "-1")]).await);
         assert!(!free(&[("rps", "0")]).await);
     }
-    #[tokio::test]
-    async fn a_token_of_a_throttle_that_flows_is_not_idle() {
-        let store = MemoryStore::new(Arc::new(|| 1_700_000_000_000_000));
-        let before = create(&store, "hooks", &[("rps", "-1")]).await;
-        assert!(has_idle_token(&store, &before).await);
 
-        let taken = store.acquire(&ask_of(&before.name, [""])).await;
-        assert_eq!(taken.lanes[0].granted, 1);
-        assert!(has_free_token(&store, &before).await);
-        assert!(!has_idle_token(&store, &before).await);
+    #[tokio::test]
+    async fn a_token_is_idle_where_the_rate_of_no_throttle_is_the_limit() {
+        let now = Arc::new(AtomicI64::new(1_700_000_000_000_000));
+        let clock = now.clone();
+        let store = MemoryStore::new(Arc::new(move || clock.load(Ordering::Relaxed)));
+        create(&store, "all", &[("rps", "10")]).await;
+        create(&store, "free", &[("rps", "-1")]).await;
+        // For a second, in each nth tenth of it, workers with free slots ask for so many.
+        let is_idle = async |name: &str, parent: &str, nth: usize, asks: usize| {
+            let status = create(&store, name, &[("rps", "-1"), ("parent", parent)]).await;
+            let before = with_those_above(&store, &status).await;
+            assert_eq!(before.len(), 2, "{name}");
+            for tenth in 0..10 {
+                let asked = if tenth % nth == 0 { asks } else { 0 };
+                for _ in 0..asked {
+                    store.acquire(&ask_of(&status.name, [""])).await;
+                }
+                now.fetch_add(101_000, Ordering::Relaxed);
+            }
+            assert!(has_free_token(&store, &status).await, "{name}");
+            has_idle_token(&store, &before).await
+        };
+        assert!(is_idle("unlimited", "free", 1, 3).await);
+        assert!(is_idle("no-slots", "all", 10, 0).await);
+        assert!(is_idle("few-slots", "all", 4, 1).await);
+        assert!(!is_idle("many-slots", "all", 1, 12).await);
     }
 }
