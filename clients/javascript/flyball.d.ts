@@ -22,7 +22,7 @@ export interface Lost {
   /**
    * `not_kept`: they are no longer in the history. `no_history`: the channel keeps none, and the
    * connection was away. `dropped`: the channel keeps none, and this connection or its loop read too
-   * slowly; or the message is too large to be sent.
+   * slowly; or the message is too large to be sent, or the recipient of the inbox was erased.
    */
   reason: 'not_kept' | 'no_history' | 'dropped';
   /** The number of missed messages, if it is known. */

@@ -4,6 +4,7 @@
 //! the gateway reads the history, of limits the table that only collectors write, and of erased
 //! inboxes whether they are gone.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use super::channel_name::ChannelName;
@@ -15,8 +16,8 @@ use crate::jobs::Error;
 /// The time after a collector has recorded a limit in which a notification of it is believed.
 const BELIEVED_FOR: Duration = Duration::from_secs(3);
 
-/// The most erased inboxes that are noted at once.
-const ERASED_MAX: usize = 100;
+/// The most erased inboxes that are noted at once: one transaction may erase many.
+const ERASED_MAX: usize = 10_000;
 
 impl Gateway {
     /// Takes the notification of a publication. That of a tenant at its limit waits for the steps in
@@ -48,9 +49,7 @@ impl Gateway {
     }
 
     fn hear_erased(&self, mark: &str) {
-        let mut erased = self.erased.lock();
-        if let Some(mark) = TenantMark::parse(mark).filter(|_| erased.len() < ERASED_MAX) {
-            erased.push(mark);
+        if note_erased(&mut self.erased.lock(), mark) {
             self.has_heard.notify_one();
         }
     }
@@ -58,7 +57,7 @@ impl Gateway {
     /// Tells the connections that read erased inboxes to list them again. Nothing is published,
     /// because that would keep the name of the recipient.
     pub(super) async fn tell_erased(&self) -> Result<(), Error> {
-        let marks = self.erased.lock().clone();
+        let marks = std::mem::take(&mut *self.erased.lock());
         if marks.is_empty() {
             return Ok(());
         }
@@ -67,12 +66,12 @@ impl Gateway {
             let mark = TenantMark::of(&format!("{tenant}\u{1f}{channel}"));
             marks.contains(&mark)
         });
-        for (tenant, recipient) in postgres::gone_inboxes(&self.db, &inboxes).await? {
+        let gone = postgres::gone_inboxes(&self.db, &inboxes).await;
+        // Postgres tells of them once.
+        for (tenant, recipient) in gone.inspect_err(|_| self.erased.lock().extend(marks))? {
             self.hub
                 .tell_gap(&tenant, &ChannelName::of_inbox(&recipient));
         }
-        // Until here they are kept, for the next round if Postgres does not answer.
-        self.erased.lock().drain(..marks.len());
         Ok(())
     }
 
@@ -90,5 +89,30 @@ impl Gateway {
             }
         }
         Ok(())
+    }
+}
+
+/// Notes the mark of an erased inbox; returns true if it was not noted yet, and has room.
+fn note_erased(erased: &mut HashSet<TenantMark>, written: &str) -> bool {
+    match TenantMark::parse(written) {
+        Some(mark) if erased.len() < ERASED_MAX => erased.insert(mark),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_transaction_may_erase_thousands_and_whoever_sends_more_takes_no_more_room() {
+        let mut erased = HashSet::new();
+        let mut note = |mark: usize| note_erased(&mut erased, &format!("{mark:016x}"));
+        assert!((0..5_000).all(&mut note));
+        assert!(!note(7));
+        let more = (5_000..20_000).filter(|mark| note(*mark)).count();
+        assert_eq!(more, ERASED_MAX - 5_000);
+        assert!(!note_erased(&mut erased, "acme"));
+        assert_eq!(erased.len(), ERASED_MAX);
     }
 }

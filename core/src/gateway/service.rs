@@ -112,8 +112,8 @@ pub struct Gateway {
     pub(super) rates: Arc<Mutex<TenantRates>>,
     /// The waits of tenants whose limits notifications have named, until they are confirmed.
     pub(super) heard: Arc<Mutex<HashMap<String, Duration>>>,
-    /// The marks of erased inboxes that notifications have named.
-    pub(super) erased: Arc<Mutex<Vec<TenantMark>>>,
+    /// The marks of inboxes that notifications have named as erased.
+    pub(super) erased: Arc<Mutex<HashSet<TenantMark>>>,
     /// Tells of the first of either.
     pub(super) has_heard: Arc<Notify>,
     pub(super) older: Arc<OlderCollectors>,

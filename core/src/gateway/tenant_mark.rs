@@ -4,7 +4,7 @@ use sha2::{Digest as _, Sha256};
 
 /// A digest of a tenant's name. Every role of the database may listen to notifications, so they do
 /// not name the tenant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TenantMark(u64);
 
 impl TenantMark {
