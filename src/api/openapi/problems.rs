@@ -124,7 +124,7 @@ const OWN: &[(&str, &[Code])] = &[
         "explain_throttle",
         &[ThrottleNotFound, QueueUnavailable, ThrottlesUnavailable],
     ),
-    ("show_throttle_history", &[]),
+    ("show_throttle_history", &[ThrottleNotFound]),
     (
         "pause_throttle",
         &[NotAllowed, ThrottleNotFound, Conflict, ThrottlesUnavailable],

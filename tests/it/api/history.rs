@@ -78,6 +78,9 @@ async fn requests_a_minute_are_shown_for_a_throttle_and_for_a_key_where_the_sett
         (status, &never["code"]),
         (404, &json!("throttle_not_found"))
     );
+    let (_, document) = get(&format!("{url}/openapi.json")).await;
+    let declared = &document["paths"]["/api/v1/throttles/{name}/history"]["get"]["responses"];
+    assert!(declared["404"].is_object(), "{declared}");
 
     let (status, refused) = get(&format!("{url}/api/v1/throttles/{name}/history?range=2h")).await;
     assert_eq!(status, 400, "{refused}");
