@@ -22,10 +22,12 @@ pub trait Decisions: Send + Sync + 'static {
     fn governors(&self) -> BoxFuture<'_, Result<BTreeMap<String, GovernorView>, ReadError>>;
 
     /// Returns the reason for the throttle's rate, in one sentence; `None` leaves the explanation
-    /// to the knobs.
+    /// to the knobs. Unless the caller `sees_all` tenants, what people and servers said of a
+    /// throttle above, or of a pause of everything, is left out.
     fn why<'a>(
         &'a self,
         status: &'a throttle::Status,
+        sees_all: bool,
     ) -> BoxFuture<'a, Result<Option<String>, ReadError>>;
 }
 
@@ -49,6 +51,7 @@ impl Decisions for NoDecisions {
     fn why<'a>(
         &'a self,
         _: &'a throttle::Status,
+        _: bool,
     ) -> BoxFuture<'a, Result<Option<String>, ReadError>> {
         Box::pin(async { Ok(None) })
     }

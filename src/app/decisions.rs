@@ -17,7 +17,7 @@ use crate::governor::time::unix_s;
 use crate::governor::why::{self, WhyInput};
 use crate::governor::{Decision, GovernorView, Journal, Policy};
 use crate::jobs::serving::{remedy, serves_throttle};
-use crate::jobs::{Attribution, CancelFilter, Count, Queue, State, WorkerCapabilities};
+use crate::jobs::{Attribution, CancelFilter, Count, Pause, Queue, State, WorkerCapabilities};
 use crate::throttle::status::EXPIRES;
 use crate::throttle::{Name, Status, Store, is_of_admission};
 
@@ -94,11 +94,13 @@ impl JournalReader {
     }
 
     /// Returns one sentence that explains the current rate of a throttle. `status` is `None` if
-    /// there is no such throttle.
+    /// there is no such throttle. Unless the reader `sees_all`, what people and servers said of
+    /// other throttles is left out.
     pub async fn sentence(
         &self,
         name: &Name,
         status: Option<&Status>,
+        sees_all: bool,
     ) -> Result<String, ReadError> {
         let now = status.map_or_else(clock::unix_s, |status| status.at_us as f64 / 1e6);
         let view = self.view(name, now).await?;
@@ -142,7 +144,8 @@ impl JournalReader {
             // A message that waits for the limits of its tenant needs no slot of a worker.
             let need_slots = unserved.is_empty() && !is_of_admission(name.as_str());
             let are_late = need_slots && jobs.are_late(now);
-            let obstacles = self.with_obstacles(&sentence, status, (ready, are_late), now);
+            let jobs = (ready, are_late);
+            let obstacles = self.with_obstacles(&sentence, status, jobs, now, sees_all);
             sentence = obstacles.await?;
         }
         let age = jobs.age.map(|age| format!("Its jobs {age}."));
@@ -214,6 +217,7 @@ impl JournalReader {
         status: &Status,
         (ready, are_late): (u64, bool),
         now: f64,
+        sees_all: bool,
     ) -> Result<String, ReadError> {
         let (name, throttles) = (&status.name, &*self.throttles);
         let (is_paused, is_read_only) = self.queue.is_paused_and_read_only().await?;
@@ -221,6 +225,10 @@ impl JournalReader {
             true => self.queue.paused().await?,
             false => None,
         };
+        let everything = everything.map(|pause| match sees_all {
+            true => pause,
+            false => without_author(pause),
+        });
         let failing = self.queue.failing_of(name.as_str()).await?;
         let (held, full) = if ready > 0 {
             (
@@ -233,6 +241,10 @@ impl JournalReader {
             (None, closed.then(|| status.clone()))
         };
         let above = closed_above(throttles, status).await;
+        let above = above.map(|above| match sees_all {
+            true => above,
+            false => without_texts(above),
+        });
         let mut behind = None;
         if ready > 0 && above.is_none() {
             behind = wait_for_grant(throttles, status).await;
@@ -261,6 +273,27 @@ impl JournalReader {
         };
         Ok(obstacles.around(sentence))
     }
+}
+
+/// Removes the author of a pause and the reason, which may tell about other tenants.
+fn without_author(pause: Pause) -> Pause {
+    Pause {
+        by: "an operator".to_owned(),
+        why: String::new(),
+        ..pause
+    }
+}
+
+/// Removes from a throttle what people and servers said of it, which may tell about other tenants.
+fn without_texts(mut status: Status) -> Status {
+    let hidden = || "not shown".to_owned();
+    status.knobs.by.clear();
+    status.knobs.why = hidden();
+    status.knobs.capacity_reason.clear();
+    if let Some(pause) = &mut status.refusal {
+        pause.why = hidden();
+    }
+    status
 }
 
 impl Decisions for JournalReader {
@@ -294,8 +327,15 @@ impl Decisions for JournalReader {
         })
     }
 
-    fn why<'a>(&'a self, status: &'a Status) -> BoxFuture<'a, Result<Option<String>, ReadError>> {
-        Box::pin(async move { self.sentence(&status.name, Some(status)).await.map(Some) })
+    fn why<'a>(
+        &'a self,
+        status: &'a Status,
+        sees_all: bool,
+    ) -> BoxFuture<'a, Result<Option<String>, ReadError>> {
+        Box::pin(async move {
+            let sentence = self.sentence(&status.name, Some(status), sees_all);
+            sentence.await.map(Some)
+        })
     }
 }
 

@@ -65,7 +65,7 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
                 &throttles,
                 &app::policies(&app::read_knobs(settings.knobs_folder()?)?)?,
             );
-            let sentence = journal.sentence(&name, status.as_ref()).await?;
+            let sentence = journal.sentence(&name, status.as_ref(), true).await?;
             let history = args.history.unwrap_or(0);
             let decisions = crate::governor::Journal::new(queue.pool.clone())
                 .recent(Some(name.as_str()), history)

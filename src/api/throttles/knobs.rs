@@ -222,6 +222,7 @@ pub async fn show(
     responses((status = 200, body = Explanation)))]
 pub async fn why(
     State(state): State<Arc<ThrottlesState>>,
+    Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
     Pairs(pairs): Pairs<Vec<(String, String)>>,
 ) -> Result<Json<Explanation>, Problem> {
@@ -231,7 +232,8 @@ pub async fn why(
         return Err(Problem::fields(Code::InvalidQuery, query.errors));
     }
     let status = status(&state, &name_or_pattern_of(name)?).await?;
-    let sentence = with_timeout(ROW_TIMEOUT, state.decisions.why(&status))
+    let why = state.decisions.why(&status, caller.tenant.is_none());
+    let sentence = with_timeout(ROW_TIMEOUT, why)
         .await?
         .unwrap_or_else(|| explain(&status));
     let decisions = with_timeout(

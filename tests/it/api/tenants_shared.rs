@@ -1,12 +1,17 @@
 //! Programs of a tenant at throttles that others share: what they report harms nobody else.
 
-use flyball::api::{Permissions, TokenScope};
+use std::sync::Arc;
+
+use flyball::api::{AuthToken, Permissions, TokenScope, TokenSecret};
+use flyball::app::JournalReader;
 use flyball::throttle::{KeyState, Name};
 use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::tokens_fixture::{ADMIN, SOON, TokenServer, leave, secret, token_server};
+use crate::support::api_server::ApiServer;
 use crate::support::eventually;
+use crate::support::fixture::Fixture;
 
 /// A server with a token of the tenant acme that names the shared throttle `mail` and two of its
 /// own.
@@ -97,4 +102,44 @@ async fn a_tenant_makes_the_key_of_a_shared_throttle_slow_for_no_longer_than_its
         (None, None),
         "{after:?}"
     );
+}
+
+#[tokio::test]
+async fn a_tenant_is_not_told_what_people_said_of_a_throttle_above_its_own() {
+    let fixture = Fixture::new().await;
+    fixture.turn("mail", &[("rps", "0")]).await;
+    let below = [("rps", "5"), ("parent", "mail")];
+    fixture.turn("tenant:acme/below", &below).await;
+    sqlx::query("select flyball.pause_all('bank lost its key', 'ann')")
+        .execute(fixture.database.pool())
+        .await
+        .unwrap();
+    let reads = leave(&[TokenScope::OpsRead]);
+    let token = |name: &str, tenant| {
+        AuthToken::of(name, tenant, reads.clone(), TokenSecret::new(secret(name)))
+    };
+    let tokens = [token("acme", Some("acme")), token("operator", None)];
+    let server = ApiServer::start(fixture, |deps| {
+        deps.decisions = Arc::new(JournalReader::new(&deps.queue, &deps.throttles, &[]));
+        deps.tokens = tokens.into();
+    })
+    .await;
+    let told = async |name: &str| {
+        let path = "/api/v1/throttles/tenant:acme%2Fbelow/why";
+        let request = server.request(Method::GET, path).bearer_auth(secret(name));
+        let answer: Value = request.send().await.unwrap().json().await.unwrap();
+        answer["sentence"].as_str().unwrap().to_owned()
+    };
+
+    let operator = told("operator").await;
+    for text in ["bank lost its key", "Its rate is 0, set by test"] {
+        assert!(operator.contains(text), "{operator}");
+    }
+    let tenant = told("acme").await;
+    for text in ["since ", "mail above it grants nothing. Its rate is 0;"] {
+        assert!(tenant.contains(text), "{tenant}");
+    }
+    for text in ["by ann", "bank", "by test; set one"] {
+        assert!(!tenant.contains(text), "{tenant}");
+    }
 }
