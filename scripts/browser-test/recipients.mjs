@@ -69,7 +69,7 @@ export async function recipientChecks({ page, url, mock, provoked, check, shot, 
 
   await check('recipients: a recipient without messages says so, and an unknown one why', async () => {
     await look('user-8');
-    await page.until('the words', `!document.getElementById('history-empty').hidden && /No gate has looked/.test(document.getElementById('history-empty').textContent)`);
+    await page.until('the words', `!document.getElementById('history-empty').hidden && /No gate has checked/.test(document.getElementById('history-empty').textContent)`);
     provoked.push(/status of 400/);
     await look('nobody');
     await page.until('the reason', `/has no profile/.test(document.getElementById('recipient-note').textContent) && document.getElementById('recipient-history').hidden`);
