@@ -70,8 +70,8 @@ pub use serve::{serve, serve_metrics, serve_within};
 pub use starting::StartingServer;
 pub use stream::live::Live;
 pub use throttles::held::{
-    closed_above, full_slots, has_free_token, has_idle_token, held_keys, wait_for_grant,
-    wait_of_keys, with_those_above,
+    full_slots, has_free_token, has_idle_token, held_keys, wait_for_grant, wait_of_keys,
+    with_those_above,
 };
 pub use throttles::obstacles::Obstacles;
 pub use throttles::served;

@@ -9,8 +9,8 @@ use jiff::Timestamp;
 
 use super::clock;
 use crate::api::{
-    Decisions, Obstacles, ReadError, closed_above, full_slots, has_free_token, has_idle_token,
-    held_keys, served, wait_for_grant, wait_of_keys, with_those_above,
+    Decisions, Obstacles, ReadError, full_slots, has_free_token, has_idle_token, held_keys, served,
+    wait_for_grant, wait_of_keys, with_those_above,
 };
 use crate::governor::postgres::Error;
 use crate::governor::time::unix_s;
@@ -240,8 +240,9 @@ impl JournalReader {
             let closed = status.knobs.concurrency == Some(0);
             (None, closed.then(|| status.clone()))
         };
-        let above = closed_above(throttles, status).await;
-        let above = above.map(|above| match sees_all {
+        let chain = with_those_above(throttles, status).await;
+        let above = chain[1..].iter().find(|above| above.lets_nothing_through());
+        let above = above.cloned().map(|above| match sees_all {
             true => above,
             false => without_texts(above),
         });
@@ -254,9 +255,8 @@ impl JournalReader {
             let is_held = everything.is_some() || is_read_only || held.is_some() || full.is_some();
             if are_late && !is_held && behind.is_none() && has_free_token(throttles, status).await {
                 // Between two tokens of a throttle that flows one may be free for a moment as well.
-                let before = with_those_above(throttles, status).await;
                 tokio::time::sleep(WATCHED_FOR).await;
-                let is_idle = has_idle_token(throttles, &before).await;
+                let is_idle = has_idle_token(throttles, &chain).await;
                 behind = is_idle.then(|| NO_SLOT.to_owned());
             }
         }

@@ -52,7 +52,7 @@ pub use mailbox::Mailbox;
 pub use message::Message;
 pub use metrics::PoolMetrics;
 pub use provider::Provider;
-pub use recipient::Recipient;
+pub use recipient::{RESERVED_IDS, Recipient};
 pub use sent::{Scope, Sent};
 pub use settings::{INBOX_POOL, Limited, Pool, Pools};
 

@@ -25,6 +25,9 @@ const CHAT_BYTES: usize = 128;
 /// The maximum length of the id of a recipient with an inbox, in bytes.
 const SUBSCRIBER_BYTES: usize = 128;
 
+/// Ids that a path cannot hold; `flyball.check_recipient_id` has the same list.
+pub const RESERVED_IDS: [&str; 3] = ["check", ".", ".."];
+
 /// The form of the id of a recipient with an inbox, for messages.
 const SUBSCRIBER_FORM: &str = "must be the id of a recipient: 1 to 128 bytes without blanks around, other than check, . or ..";
 
@@ -171,7 +174,7 @@ fn number(text: &str) -> Option<(&'static str, String)> {
 fn subscriber(text: &str) -> Option<String> {
     let is_sound = text.len() <= SUBSCRIBER_BYTES
         && text.trim_matches(BLANKS) == text
-        && !["check", ".", ".."].contains(&text);
+        && !RESERVED_IDS.contains(&text);
     is_sound.then(|| text.to_owned())
 }
 

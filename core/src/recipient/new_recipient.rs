@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 
 use super::profile::{PROFILE_FIELDS, Profile};
 use crate::input::Reader;
+use crate::providers::RESERVED_IDS;
 
 /// The fields of the defaults of a tenant.
 pub const DEFAULTS_FIELDS: [&str; 3] = ["time_zone", "quiet_hours", "preferences"];
@@ -15,9 +16,6 @@ pub const ID_BYTES: usize = super::fields::GATE_FIELD_BYTES;
 
 /// The most recipients of one import.
 pub const IMPORT_MAX: usize = 1000;
-
-/// Ids that a path cannot hold; `flyball.check_recipient_id` has the same list.
-const RESERVED: [&str; 3] = ["check", ".", ".."];
 
 /// The form of an id, for messages.
 const ID: &str = "must be a text of 1 to 128 bytes without control characters";
@@ -40,7 +38,7 @@ impl std::fmt::Debug for NewRecipient {
 
 /// Checks an id. The error does not contain it.
 pub fn check_id(id: &str) -> Result<(), &'static str> {
-    if RESERVED.contains(&id) {
+    if RESERVED_IDS.contains(&id) {
         Err("must not be check, . or .., which cannot be in a path")
     } else if id.is_empty() || id.len() > ID_BYTES || id.chars().any(char::is_control) {
         Err(ID)

@@ -31,6 +31,7 @@ use crate::notify::args::{
     PROVIDER_BYTES, TO_BYTES, VALID_FOR_MAX_S,
 };
 use crate::providers::Channel;
+use crate::providers::RESERVED_IDS;
 use crate::recipient::new_recipient::{ID_BYTES, IMPORT_MAX};
 use crate::recipient::profile::{ADDRESS_BYTES, CHOICES_MAX, NAME_BYTES};
 use crate::recipient::quiet::DATES_MAX;
@@ -80,7 +81,7 @@ fn recipient() -> Value {
     json!({
         "type": "string", "minLength": 1, "maxLength": ID_BYTES,
         "pattern": format!("^[^{control}{blank}]([^{control}]*[^{control}{blank}])?$"),
-        "not": { "enum": ["check", ".", ".."] },
+        "not": { "enum": RESERVED_IDS },
     })
 }
 

@@ -118,19 +118,6 @@ fn granted_rps(knobs: &Knobs, key: &str, state: &KeyState) -> Option<f64> {
     by_knobs.slower(by_server).rate()
 }
 
-/// Returns the nearest throttle above `status` that grants nothing; `None` if all of them grant.
-pub async fn closed_above(throttles: &dyn Store, status: &Status) -> Option<Status> {
-    let mut next = status.knobs.parent.clone();
-    for _ in 0..MAX_LEVELS {
-        let above = throttles.status(&next?).await.ok()??;
-        if above.lets_nothing_through() {
-            return Some(above);
-        }
-        next = above.knobs.parent.clone();
-    }
-    None
-}
-
 /// Describes the wait of the next job of a throttle for the tokens of one above, or for its own
 /// windows; `None` if something else holds it longer, or nothing does.
 pub async fn wait_for_grant(throttles: &dyn Store, status: &Status) -> Option<String> {

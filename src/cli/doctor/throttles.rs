@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::finding::{Finding, Findings, Health};
 use super::work::LISTED;
+use super::work::counted;
 use crate::api::own_throttles;
 use crate::app;
 use crate::governor::actuator::is_stopped_by_breaker;
@@ -44,15 +45,14 @@ pub(super) async fn check_throttles(
         .filter(|depth| depth.ready + depth.scheduled > 0);
     for depth in waiting {
         if !names.iter().any(|name| name.as_str() == depth.throttle) {
+            let jobs = depth.ready + depth.scheduled;
+            let wait = if jobs == 1 { "waits" } else { "wait" };
             findings.push(Finding::fail(
                 CHECK,
                 format!(
-                    "there is no throttle {}, for which {}",
+                    "there is no throttle {}, for which {} {wait}",
                     depth.throttle,
-                    match depth.ready + depth.scheduled {
-                        1 => "1 job waits".to_owned(),
-                        jobs => format!("{jobs} jobs wait"),
-                    }
+                    counted(jobs)
                 ),
                 format!("create it: flyball throttle set {} rps=10", depth.throttle),
             ));

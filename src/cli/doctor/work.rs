@@ -112,7 +112,7 @@ fn key_missing(needed: &NeededKey, workers: &[WorkerCapabilities]) -> Option<Fin
 }
 
 /// Returns a number of jobs for people, such as `1 job`.
-fn counted(jobs: i64) -> String {
+pub(super) fn counted(jobs: i64) -> String {
     output::jobs(usize::try_from(jobs).unwrap_or_default())
 }
 
