@@ -47,7 +47,7 @@ export class MockTenants {
       created_at: iso(this.begin - 40 * (BATCHES - id)), updated_at: iso(this.begin), ...more });
     if (id === BATCHES) return of('running', { sent: 50, waiting: 250 }, { tenant: 'acme', module: 'web', estimate: iso(this.begin + 318) });
     if (id === BATCHES - 1) return of('paused', { delivered: 80, failed: 10, bounced: 10, waiting: 100 }, { tenant: 'acme', module: 'shop' });
-    if (id === BATCHES - 2) return of('expanding', { expanding: 500 }, { tenant: 'bulk', module: HOSTILE, estimate: iso(this.begin + 600) });
+    if (id === BATCHES - 2) return of('expanding', { expanding: 500 }, { tenant: 'bulk', module: HOSTILE, estimate: iso(this.begin + 90_000) });
     if (id === BATCHES - 3) return of('cancelled', { sent: 20, cancelled: 80 });
     return of('done', { delivered: 95 - (id % 20), failed: id % 20, duplicate: 5 });
   }

@@ -108,7 +108,7 @@ export class Batches {
       cell('of', h('span', { class: 'pair' }, h('span', null, tenant || 'operators'), h('span', { class: 'sub' }, module)), 'wrap'),
       cell('state', parts.state),
       cell('progress', h('span', { class: 'pair' }, parts.done, parts.bar, parts.counts), 'batch-progress'),
-      cell('last admitted', parts.estimate),
+      cell('last admitted', parts.estimate, 'wrap'),
       cell('', h('div', { class: 'buttons' }, parts.pause, parts.resume, parts.cancel), 'act')), { parts });
   }
 
