@@ -3,14 +3,15 @@
 use std::ffi::OsStr;
 use std::io::IsTerminal;
 
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{ParseError, Targets};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::config::{self, LogFormat, Settings};
 
 /// Starts logging as the settings say; a second call changes nothing.
 pub fn start_logging(settings: &Settings) -> anyhow::Result<()> {
-    let lines = tracing_subscriber::fmt()
-        .with_env_filter(filter(settings)?)
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         // A line that cannot be written, because the disk is full or nobody reads, is lost. A
         // report of that would go to the same standard error, and panic.
@@ -19,9 +20,10 @@ pub fn start_logging(settings: &Settings) -> anyhow::Result<()> {
             std::io::stderr().is_terminal()
                 && allows_colours(std::env::var_os("NO_COLOR").as_deref()),
         );
+    let logged = tracing_subscriber::registry().with(filter(settings)?);
     let _ = match settings.log_format {
-        LogFormat::Text => lines.with_target(false).try_init(),
-        LogFormat::Json => lines.json().flatten_event(true).try_init(),
+        LogFormat::Text => logged.with(lines.with_target(false)).try_init(),
+        LogFormat::Json => logged.with(lines.json().flatten_event(true)).try_init(),
     };
     Ok(())
 }
@@ -37,14 +39,14 @@ pub(super) fn check(settings: &Settings) -> Result<(), config::Error> {
     filter(settings).map(drop)
 }
 
-fn filter(settings: &Settings) -> Result<EnvFilter, config::Error> {
+fn filter(settings: &Settings) -> Result<Targets, config::Error> {
+    let mut wanted: Vec<&str> = settings.log.split(',').map(str::trim).collect();
+    wanted.retain(|part| !part.is_empty());
     // Postgres' notices are logged as info and say nothing that an operator needs.
-    let wanted = if settings.log.contains("sqlx") {
-        settings.log.clone()
-    } else {
-        format!("{},sqlx=warn", settings.log)
-    };
-    EnvFilter::try_new(wanted).map_err(|error| {
+    if !settings.log.contains("sqlx") {
+        wanted.push("sqlx=warn");
+    }
+    wanted.join(",").parse().map_err(|error: ParseError| {
         let message = format!(
             "must be error, warn, info, debug, trace, off, or a filter such as flyball=debug,sqlx=warn, not {:?} ({error})",
             settings.log

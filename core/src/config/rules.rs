@@ -213,9 +213,14 @@ fn numbers(settings: &Settings) -> Vec<Issue> {
     issues
 }
 
-/// Refuses a word that is no level: as a filter it would be a target, and silence all others.
+/// Refuses a word that is no level: as a filter it would be a target, and silence all others. A
+/// filter of spans or fields would be the target of nothing.
 fn log(settings: &Settings, issues: &mut Vec<Issue>) {
-    let is_filter = |part: &str| part.is_empty() || part.contains(['=', '[']);
+    let is_target = |name: &str| !name.is_empty() && !name.contains(['[', '{']);
+    let is_filter = |part: &str| match part.split_once('=') {
+        Some((target, _)) => is_target(target),
+        None => part.is_empty(),
+    };
     let is_level = |part: &str| LOG_LEVELS.iter().any(|one| one.eq_ignore_ascii_case(part));
     let mut parts = settings.log.split(',').map(str::trim);
     if let Some(word) = parts.find(|part| !is_filter(part) && !is_level(part)) {

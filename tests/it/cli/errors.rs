@@ -194,6 +194,12 @@ async fn what_is_wrong_outside_has_an_exit_code_of_its_own() {
         ),
         (
             "FLYBALL_LOG",
+            "info,flyball[claim]=debug",
+            "FLYBALL_LOG (setting log): must be error, warn, info, debug, trace, off, or a filter such as \
+             flyball=debug,sqlx=warn, not \"flyball[claim]=debug\"",
+        ),
+        (
+            "FLYBALL_LOG",
             "flyball=debug,verbose",
             "FLYBALL_LOG (setting log): must be error, warn, info, debug, trace, off, or a filter such as \
              flyball=debug,sqlx=warn, not \"verbose\"",
