@@ -7,7 +7,7 @@ use flyball::jobs::postgres::Ending;
 use flyball::jobs::{NewJob, Queue};
 use serde_json::{Value, json};
 
-use super::fixture::{FENCE, claim_all, end, enqueue_one, http, queue, worker};
+use super::fixture::{FENCE, claim_all, end, enqueue_one, finish, http, queue, worker};
 use super::permissions::RolesFixture;
 
 async fn value(queue: &Queue, sql: &str) -> Value {
@@ -191,6 +191,35 @@ async fn why_a_job_waits_is_told_as_far_as_postgres_knows_it() {
         json!({"reason": "it is scheduled for a later time", "until": "2031-01-01T00:00:00Z"})
     );
     assert_eq!(why(7).await, Value::Null);
+}
+
+#[tokio::test]
+async fn a_job_that_runs_after_others_names_one_of_them_and_a_dead_one_first() {
+    let (_database, queue) = queue().await;
+    let worker = worker(&queue, Duration::from_secs(600)).await;
+    let why = async |id: i64| {
+        let reason = format!("select flyball.why_job({id}) -> 'reason'");
+        value(&queue, &reason).await
+    };
+    let first = enqueue_one(&queue, http()).await;
+    let second = enqueue_one(&queue, http()).await;
+    let waiting = enqueue_one(&queue, http().after([first, second])).await;
+    let last = enqueue_one(&queue, http().after([waiting])).await;
+    let told = format!("it waits for the end of job {first}, which is ready, and for 1 more");
+    assert_eq!(why(waiting).await, json!(told));
+    let told = format!("it waits for the end of job {waiting}, which is scheduled");
+    assert_eq!(why(last).await, json!(told));
+
+    claim_all(&queue, worker, FENCE, 10).await;
+    let died = Ending::Dead { error: "no".into() };
+    finish(&queue, second, died).await;
+
+    let told = format!(
+        "it waits for job {second}, which is dead: requeue it, or discard it, and for 1 more"
+    );
+    assert_eq!(why(waiting).await, json!(told));
+    let whole = shown(&queue, waiting).await;
+    assert_eq!(whole["waiting"]["reason"], json!(told));
 }
 
 #[tokio::test]
