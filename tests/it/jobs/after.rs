@@ -282,6 +282,8 @@ async fn a_job_that_throttles_merge_takes_no_place_while_it_waits() {
         (first, true, false)
     );
     assert_eq!(state(&queue, first).await, State::Ready);
+    let after_none = "select count(*) from flyball.enqueue('http', throttle => 'merging', unique_key => 'u', after => '{}') e where e.replaced";
+    assert_eq!(count(&queue, after_none).await, 1);
 }
 
 #[tokio::test]
