@@ -464,6 +464,26 @@ async fn what_is_asked_wrongly_of_many_jobs_is_refused_by_name_and_nothing_chang
             "max_jobs: is null; allowed are 1 to 10000",
         ),
         (
+            "cancel_jobs('http', dry_run => null)",
+            "dry_run: must be true or false, not null",
+        ),
+        (
+            "purge_lane('t', '', dry_run => null)",
+            "dry_run: must be true or false, not null",
+        ),
+        (
+            "discard_dead('http', dry_run => null)",
+            "dry_run: must be true or false, not null",
+        ),
+        (
+            "requeue_dead('http', dry_run => null)",
+            "dry_run: must be true or false, not null",
+        ),
+        (
+            "requeue_dead('http', keep_attempts => null)",
+            "keep_attempts: must be true or false, not null",
+        ),
+        (
             "cancel_jobs('http', start => 'x')",
             "start: \"x\" is not a place to go on from",
         ),
