@@ -304,6 +304,26 @@ async fn a_failure_follows_the_jobs_policy_and_a_snooze_or_a_job_given_back_uses
 }
 
 #[tokio::test]
+async fn a_failure_follows_the_policy_of_its_kind_though_its_worker_has_asked_for_another_since() {
+    let world = WorkFixture::new().await;
+    world.server.register("single").await;
+    let single = NewJob::new("single", json!({})).throttle("pages");
+    let id = world.server.enqueue_many(single, 1).await[0];
+    let job = world
+        .claim("w1", 1, json!({"kinds": ["single"]}))
+        .await
+        .remove(0);
+    let other = json!({"worker": "w1", "kinds": ["render"], "wait_s": 0});
+    assert_eq!(world.post("/api/v1/claim", &other).await.0, 200);
+
+    let (status, failed) = world.call(&job, "fail", json!({"error": "no"})).await;
+
+    assert_eq!((status, &failed["state"]), (200, &json!("dead")));
+    assert_eq!(world.show(id).await["state"], "dead");
+    world.stop().await;
+}
+
+#[tokio::test]
 async fn a_failure_waits_as_the_job_says_unless_the_worker_names_a_time() {
     let world = WorkFixture::new().await;
     let waits = JobRetry::every(Duration::from_secs(1000));

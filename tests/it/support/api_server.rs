@@ -45,10 +45,14 @@ impl Drop for ApiServer {
 }
 
 /// Starts the service for workers in other programs, which ends with the server. The kind `hasty`
-/// has a timeout of 3 s.
+/// has a timeout of 3 s, and the kind `single` one attempt.
 fn brokers(fixture: &Fixture, cancel: &CancellationToken) -> Arc<Brokers> {
     let hasty = Tuning {
         timeout: Some(Duration::from_secs(3)),
+        ..Tuning::default()
+    };
+    let single = Tuning {
+        max_attempts: Some(1),
         ..Tuning::default()
     };
     let brokers = Brokers::new(
@@ -58,7 +62,7 @@ fn brokers(fixture: &Fixture, cancel: &CancellationToken) -> Arc<Brokers> {
         },
         (fixture.queue.clone(), fixture.store.clone()),
         WorkerMetrics::register(&mut Registry::default()),
-        BTreeMap::from([("hasty".to_owned(), hasty)]),
+        BTreeMap::from([("hasty".to_owned(), hasty), ("single".to_owned(), single)]),
         vec!["http".to_owned()],
         cancel.clone(),
     );

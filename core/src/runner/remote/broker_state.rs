@@ -94,6 +94,11 @@ impl BrokerState {
         self.handed.lock().remove(&run)
     }
 
+    /// Returns true if this broker counts the job.
+    pub fn counts(&self, run: RunId) -> bool {
+        self.handed.lock().contains_key(&run)
+    }
+
     /// Returns the number of jobs that are counted.
     pub fn counted(&self) -> usize {
         self.handed.lock().len()
@@ -174,6 +179,7 @@ mod tests {
         assert_eq!(gone, [1]);
         assert_eq!(changes.unknown, [stored(4)]);
         assert_eq!(broker.counted(), 2);
+        assert!(broker.counts((2, 1)) && !broker.counts((1, 1)));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use super::broker_state::BrokerState;
 use super::kind;
 use super::leases::{self, EndingLeases};
 use super::worker_names::WorkerNames;
-use crate::jobs::postgres::RemoteRow;
+use crate::jobs::postgres::{HeldLease, RemoteRow};
 use crate::jobs::remote::{
     LeaseState, PresentedLease, RemoteBeat, RemoteClaim, RemoteEnd, RemoteError, RemoteJob,
     RemoteOffer, RemoteWorkers,
@@ -232,6 +232,25 @@ impl Brokers {
         }
     }
 
+    /// Returns the broker under which a job ends: the one that counts it, if it is in this process,
+    /// or else that of the last claim of its worker, which may have asked for other jobs since.
+    async fn broker_of(&self, held: &HeldLease) -> Result<Arc<WorkerContext>, RemoteError> {
+        let run = (held.job.id, held.job.fence);
+        let counting = {
+            let brokers = self.brokers.lock();
+            let mut contexts = brokers.values().map(|broker| &broker.shared);
+            let counts = |shared: &&Arc<WorkerContext>| {
+                let state = shared.broker.as_ref();
+                state.is_some_and(|state| state.counts(run))
+            };
+            contexts.find(counts).cloned()
+        };
+        match counting {
+            Some(shared) => Ok(shared),
+            None => self.any_broker(&held.offer).await,
+        }
+    }
+
     async fn claim_now(&self, claim: RemoteClaim) -> Result<(i32, Vec<RemoteJob>), RemoteError> {
         let wait = claim.wait.max(WAIT_MIN);
         let ttl = claim.lease.max(wait) + SLACK;
@@ -317,8 +336,9 @@ impl Brokers {
         let Some(held) = self.queue.held_lease(&lease).await? else {
             return Err(self.lost());
         };
-        let shared = self.any_broker(&held.offer).await?;
-        let ended = leases::end(&shared, held, end, lease.tenant.as_deref()).await;
+        let shared = self.broker_of(&held).await?;
+        let kinds = kind::kinds(std::slice::from_ref(&held.job.kind), &self.tunings);
+        let ended = leases::end(&shared, held, &kinds, end, lease.tenant.as_deref()).await;
         match ended {
             Err(RemoteError::LeaseLost) => Err(self.lost()),
             ended => ended,

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::jobs::postgres::HeldLease;
 use crate::jobs::remote::{RemoteEnd, RemoteError};
-use crate::jobs::{Context, Ending, Finish, JobInfo, Outcome, Scope, State};
+use crate::jobs::{Context, Ending, Finish, JobInfo, Kinds, Outcome, Scope, State};
 use crate::runner::ending::ending_of;
 use crate::runner::execute::{Attempted, account};
 use crate::runner::running::RunId;
@@ -43,11 +43,12 @@ impl Drop for EndingLease<'_> {
     }
 }
 
-/// Ends an attempt under its lease, which a worker of this tenant holds; returns the state of the
-/// job after it.
+/// Ends an attempt under its lease, which a worker of this tenant holds, by the settings of its
+/// kind, which the broker need not hand out; returns the state of the job after it.
 pub(super) async fn end(
     shared: &Arc<WorkerContext>,
     held: HeldLease,
+    kinds: &Kinds,
     end: RemoteEnd,
     tenant: Option<&str>,
 ) -> Result<State, RemoteError> {
@@ -68,7 +69,7 @@ pub(super) async fn end(
         context.report_untrusted();
     }
     let known = shared.runs.get(&info.kind).cloned();
-    let handler = known.as_ref().map(|known| &*known.handler);
+    let handler = kinds.get(&info.kind).map(|handler| &**handler);
     let is_refused = end.outcome.is_refusal();
     let is_shared = tenant.is_some() && tenant_of(&info.throttle) != tenant;
     let outcome = if is_shared {
