@@ -502,3 +502,39 @@ async fn a_job_of_a_day_that_is_being_emptied_is_still_waited_for() {
         [(first, State::Ready)]
     );
 }
+
+/// Looks once at what waits for `ended`, for at most so many jobs; returns the cancelled ones.
+async fn step(queue: &Queue, ended: &[i64], most: i32) -> Vec<i64> {
+    sqlx::query_scalar("select cancelled_jobs from flyball.release_waiting($1, $2)")
+        .bind(ended)
+        .bind(most)
+        .fetch_one(&queue.pool)
+        .await
+        .unwrap()
+}
+
+#[tokio::test]
+async fn a_chain_is_cancelled_in_one_step_and_its_jobs_that_run_anyway_go_in_the_next() {
+    let (_database, queue) = queue().await;
+    let first = enqueue_one(&queue, http()).await;
+    let mut chain = vec![first];
+    for _ in 0..30 {
+        let next = enqueue_one(&queue, after(&chain[chain.len() - 1..])).await;
+        chain.push(next);
+    }
+    let last = chain[30];
+    let twice = enqueue_one(&queue, after(&[chain[1], chain[20]])).await;
+    let lenient = enqueue_one(&queue, after(&[last]).after_failure(AfterFailure::Run)).await;
+    queue.cancel(first).await.unwrap();
+
+    let cancelled = step(&queue, &[first], 20).await;
+    assert_eq!(cancelled.len(), 20, "up to its limit");
+    let rest = step(&queue, &cancelled, 1_000).await;
+    assert_eq!(rest.len(), 11);
+    assert!(cancelled.contains(&twice));
+    assert_eq!(state(&queue, last).await, State::Cancelled);
+    assert_eq!(step(&queue, &rest, 1_000).await, [0; 0]);
+    assert_eq!(state(&queue, lenient).await, State::Ready);
+    let waits = "select count(*) from flyball.job_after";
+    assert_eq!(count(&queue, waits).await, 0);
+}
