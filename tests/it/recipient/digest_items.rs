@@ -27,6 +27,64 @@ async fn items_end_with_a_digest_whose_recipient_opted_out() {
 }
 
 #[tokio::test]
+async fn items_that_the_recipient_has_opted_out_of_since_are_left_out_of_their_digest() {
+    let gates = GatesFixture::new("").await;
+    let address = json!({"addresses": {"sms": "+15550112"}});
+    gates.profile("bob", address.clone()).await;
+    for n in 0..8 {
+        let mut item = comment(n);
+        item["recipient"] = json!("bob");
+        match n {
+            0 | 1 => item["template_id"] = json!("mention"),
+            2 => item["category"] = json!("news"),
+            // Mandatory: no choice stops it.
+            3 => item["category"] = json!("security"),
+            _ => {}
+        }
+        gates.planned(item).await;
+    }
+    let items = "select items::bigint from flyball.digest";
+    assert_eq!(gates.count(items).await, 8);
+    let mut refuses = address;
+    refuses["preferences"] = json!({
+        "categories": {"news": false, "security": false},
+        "templates": {"mention": {"sms": false}},
+    });
+    gates.profile("bob", refuses).await;
+
+    gates.closes_as_one(5, 5).await;
+    let by_template = "select count(*) from flyball.delivery
+        where state = 'opted_out' and last_outcome = 'opted_out' and reason = 'the template mention by sms'";
+    assert_eq!(gates.count(by_template).await, 2);
+    let by_category = "select count(*) from flyball.delivery
+        where state = 'opted_out' and reason = 'the category news'";
+    assert_eq!(gates.count(by_category).await, 1);
+    let left = "select count(*) from flyball.digest_item";
+    assert_eq!(gates.count(left).await, 0);
+}
+
+#[tokio::test]
+async fn a_digest_of_which_no_item_is_wanted_any_more_sends_nothing() {
+    let gates = GatesFixture::new("").await;
+    let address = json!({"addresses": {"sms": "+15550112"}});
+    gates.profile("bob", address.clone()).await;
+    for n in 0..3 {
+        let mut item = comment(n);
+        item["recipient"] = json!("bob");
+        gates.planned(item).await;
+    }
+    let mut refuses = address;
+    refuses["preferences"] = json!({"templates": {"comment": false}});
+    gates.profile("bob", refuses).await;
+    gates.close().await;
+    assert_eq!(gates.closed().await, Vec::<Value>::new());
+    let ended = "select count(*) from flyball.delivery where state = 'opted_out'";
+    assert_eq!(gates.count(ended).await, 3);
+    let open = "select count(*) from flyball.digest";
+    assert_eq!(gates.count(open).await, 0);
+}
+
+#[tokio::test]
 async fn an_event_is_no_duplicate_of_an_item_whose_digest_ended_unsent() {
     let rules = "[digests.new-comment]\ntemplate = \"activity-digest\"\ncategory = \"product\"\nwindow_s = 3600\ndedup_items = true\n\
                  [categories.product]\ndedup_window_s = 172800\n";

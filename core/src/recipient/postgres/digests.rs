@@ -21,6 +21,7 @@ use super::queued_digests::{DigestPlace, QUEUED_RULE, looks_again, queued};
 use super::rows::{inputs, sql_time};
 use super::statement::query_planned_anew;
 use super::taken_items::{ItemsWanted, TakenItems, item_bytes, take_items, take_part};
+use super::unwanted_items::{FEWER, ItemChoices, take_unwanted};
 use crate::jobs::Error;
 use crate::jobs::check::MAX_ARGS_BYTES;
 use crate::postgres::{Db, Transaction};
@@ -50,9 +51,6 @@ where d.id = a.id";
 
 pub(super) const CLOSE: &str = "
 delete from flyball.digest where id = any($1)";
-
-pub(super) const FEWER: &str = "
-update flyball.digest set items = items - $2 where id = $1";
 
 // The items were pending until now; their messages are instead of them.
 pub(super) const NO_LONGER_PENDING: &str = "
@@ -186,7 +184,8 @@ async fn close(
     if due.is_empty() {
         return Ok(ClosedDigests::default());
     }
-    let plans = plans(transaction, &due, rules, capacity, now).await?;
+    let (plans, choices) = plans(transaction, &due, rules, capacity, now).await?;
+    let unwanted = take_unwanted(transaction, &mut due, &choices, rules).await?;
     let places: Vec<DigestPlace<'_>> = due.iter().map(DueDigest::place).collect();
     let queued = queued(transaction, &places).await?;
     let (mut closing, mut ending, mut waiting) = (Vec::new(), Vec::new(), Vec::new());
@@ -236,7 +235,18 @@ async fn close(
         items.insert(digest.id, first);
     }
     no_longer_pending(transaction, &due, &items).await?;
+    let mut left_out: HashMap<i64, TakenItems> = HashMap::new();
     let mut ended: Vec<(i64, &str, &str)> = Vec::new();
+    for item in &unwanted {
+        let taken = left_out.entry(item.digest).or_default();
+        taken.jobs.push(item.job_id);
+        ended.push((
+            item.job_id,
+            UnsentReason::OptedOut.as_str(),
+            item.rule.as_str(),
+        ));
+    }
+    no_longer_pending(transaction, &due, &left_out).await?;
     for (digest, reason, rule) in &ending {
         let taken = items.remove(&digest.id).unwrap_or_default();
         ended.extend(taken.jobs.iter().map(|job| (*job, *reason, *rule)));
@@ -337,14 +347,15 @@ fn check_count(digest: &DueDigest, found: usize, wanted: usize) -> Result<(), Er
     Err(Error::Store(sqlx::Error::Decode(problem.into())))
 }
 
-/// Takes digests through the gates, each as one message.
+/// Takes digests through the gates, each as one message. Returns the choices of recipients beside,
+/// for those that may go.
 async fn plans(
     connection: &mut Transaction,
     due: &[DueDigest],
     rules: &RecipientRules,
     capacity: Capacity<'_>,
     now: Timestamp,
-) -> Result<HashMap<i64, MessagePlan>, Error> {
+) -> Result<(HashMap<i64, MessagePlan>, HashMap<i64, ItemChoices>), Error> {
     let candidate = |digest: &DueDigest| {
         let kind = rules.digest(&digest.type_name)?;
         if digest.items == 0 {
@@ -385,7 +396,16 @@ async fn plans(
     let mut batch = PlanBatch::read(connection, inputs, rules, now, lists).await?;
     batch.plan_all(connection, capacity).await?;
     let planned = batch.planned.into_iter();
-    Ok(planned.map(|one| (one.job_id, one.plan)).collect())
+    let plans: HashMap<i64, MessagePlan> = planned.map(|one| (one.job_id, one.plan)).collect();
+    let stays =
+        |plan: &MessagePlan| matches!(plan, MessagePlan::Held { .. } | MessagePlan::Ended { .. });
+    let choices = batch
+        .inputs
+        .iter()
+        .filter(|input| !plans.get(&input.message.job_id).is_some_and(stays))
+        .filter_map(|input| Some((input.message.job_id, ItemChoices::of(input)?)))
+        .collect();
+    Ok((plans, choices))
 }
 
 async fn put_off(

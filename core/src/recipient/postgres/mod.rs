@@ -39,6 +39,7 @@ mod statement;
 mod taken;
 mod taken_items;
 mod unknown_zones;
+mod unwanted_items;
 
 pub use attempts::{GateVerdict, end_attempts, verify};
 pub use check::{CheckedMessage, check};
@@ -109,7 +110,12 @@ pub const GATE_STATEMENTS: &[(&str, &str)] = &[
     ("digests: take items", taken_items::TAKE_ITEMS),
     ("digests: bytes of items", taken_items::ITEM_BYTES),
     ("digests: take a part", taken_items::TAKE_PART),
-    ("digests: fewer items", digests::FEWER),
+    ("digests: fewer items", unwanted_items::FEWER),
+    ("digests: topics of items", unwanted_items::TOPICS),
+    (
+        "digests: take unwanted items",
+        unwanted_items::TAKE_UNWANTED,
+    ),
     ("digests: no longer pending", digests::NO_LONGER_PENDING),
     ("digests: enqueue", digests::ENQUEUE),
     ("digests: end items", digests::END_ITEMS),
