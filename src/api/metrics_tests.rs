@@ -139,6 +139,7 @@ fn measured(name: &str) -> Measured {
         }),
         failing: None,
         above: None,
+        is_unwritable: false,
     }
 }
 

@@ -11,7 +11,7 @@ use super::{connect, output, pause};
 use crate::api::served;
 use crate::app;
 use crate::config::Settings;
-use crate::jobs::postgres::{Depths, KindCost};
+use crate::jobs::postgres::{Depths, KindCost, READ_ONLY};
 use crate::jobs::serving::{UnservedJobs, differences};
 use crate::jobs::{Depth, OpenGroups, Pause};
 use crate::postgres::ReplicaState;
@@ -43,6 +43,8 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
 /// The status of everything, as far as the stores answer.
 struct SystemStatus {
     paused: Option<Pause>,
+    /// True if Postgres accepts no writes.
+    is_read_only: bool,
     workers: i64,
     differences: Vec<String>,
     unserved: Vec<UnservedJobs>,
@@ -63,6 +65,7 @@ impl SystemStatus {
         let (rates, store_lost) = read_rates(settings).await?;
         Ok(Self {
             paused: queue.paused().await?,
+            is_read_only: queue.is_paused_and_read_only().await?.1,
             workers: queue.live_workers().await?,
             differences: differences(&queue.serving().await?),
             unserved: queue.unserved().await?,
@@ -112,6 +115,7 @@ impl SystemStatus {
             .collect();
         output::json(&json!({
             "paused": self.paused,
+            "read_only": self.is_read_only,
             "workers": self.workers,
             "differences": self.differences,
             "unserved": self.unserved,
@@ -135,6 +139,9 @@ impl SystemStatus {
     }
 
     fn print(&self) -> anyhow::Result<()> {
+        if self.is_read_only {
+            say!("no job starts: {READ_ONLY}");
+        }
         match &self.paused {
             Some(paused) => say!("everything is {}", pause::sentence(paused)),
             None => say!("running: no pause of everything"),

@@ -117,6 +117,7 @@ export function unitOf(decision) {
 const OBSTACLES = {
   refused: { text: 'refused', tone: 'alarm' },
   debt: { text: 'in debt', tone: 'alarm' },
+  no_writes: { text: 'no writes', tone: 'alarm' },
   failing: { text: 'failing', tone: 'alarm' },
   held: { text: 'keys held back', tone: 'note' },
 };

@@ -3,6 +3,7 @@
 use super::*;
 use crate::api::stream::live_sample::LiveSample;
 use crate::api::throttles::measured::Measured;
+use crate::throttle::OnStoreLoss;
 
 #[tokio::test]
 async fn a_throttle_is_shown_with_its_seq_as_etag() {
@@ -96,6 +97,35 @@ async fn one_status_that_comes_too_late_is_taken_from_the_last_sample_or_asked_f
     assert_eq!(rates().await, [6.0, 5.0], "as last seen");
     fixture.map_store.late.lock().insert(reindex, 2);
     problem(list().await, 503, "throttles_unavailable").await;
+}
+
+#[tokio::test]
+async fn a_throttle_whose_jobs_do_not_start_for_want_of_writes_does_not_flow() {
+    let fixture = fixture(None).await;
+    let name = Name::new("reindex").unwrap();
+    let state = async |is_queue_lost: bool, is_store_lost: bool, on_store_loss: OnStoreLoss| {
+        let mut status = status_of(&name, 5.0, 1);
+        status.knobs.on_store_loss = on_store_loss;
+        let measured = Measured {
+            status: Some(status),
+            ..Measured::default()
+        };
+        let mut sample = LiveSample {
+            is_queue_lost,
+            is_store_lost,
+            ..LiveSample::default()
+        };
+        sample.throttles.insert(name.to_string(), measured);
+        sample.mark_unwritable();
+        fixture.live.keep_sample(sample);
+        let shown = fixture.get("/api/v1/throttles/reindex").send().await;
+        let shown: Value = shown.unwrap().json().await.unwrap();
+        shown["state"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(state(false, false, OnStoreLoss::Closed).await, "flowing");
+    assert_eq!(state(true, false, OnStoreLoss::Open).await, "no_writes");
+    assert_eq!(state(false, true, OnStoreLoss::Closed).await, "no_writes");
+    assert_eq!(state(false, true, OnStoreLoss::Open).await, "flowing");
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 
 use crate::api::throttles::measured::Measured;
 use crate::api::throttles::view;
+use crate::throttle::OnStoreLoss;
 use crate::throttle::api_limit::is_of_the_api;
 use crate::throttle::tenant::tenant_of;
 use crate::throttle::tree::MAX_LEVELS;
@@ -54,6 +55,18 @@ impl LiveSample {
         let states: Vec<_> = self.throttles.values().map(state_above).collect();
         for (measured, state) in self.throttles.values_mut().zip(states) {
             measured.above = state;
+        }
+    }
+
+    /// Marks the throttles whose jobs do not start because Postgres or Redis accepts no writes.
+    pub fn mark_unwritable(&mut self) {
+        let (is_queue_lost, is_store_lost) = (self.is_queue_lost, self.is_store_lost);
+        for measured in self.throttles.values_mut() {
+            // Without Redis the others grant by themselves.
+            let status = measured.status.as_ref();
+            let is_closed =
+                status.is_some_and(|status| status.knobs.on_store_loss == OnStoreLoss::Closed);
+            measured.is_unwritable = is_queue_lost || is_store_lost && is_closed;
         }
     }
 

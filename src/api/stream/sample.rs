@@ -205,6 +205,7 @@ impl Sampler {
             );
         }
         sample.look_above();
+        sample.mark_unwritable();
         for failing in &counts.failing {
             if let Some(measured) = sample.throttles.get_mut(&failing.throttle) {
                 measured.failing = Some(failing.clone());

@@ -21,4 +21,6 @@ pub struct Measured {
     pub failing: Option<Failing>,
     /// The state that the throttle inherits from one above that grants nothing.
     pub above: Option<&'static str>,
+    /// True while its jobs do not start because Postgres or Redis accepts no writes.
+    pub is_unwritable: bool,
 }

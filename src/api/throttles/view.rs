@@ -36,8 +36,8 @@ pub struct View {
     pub achieved_rps: Option<f64>,
     /// Share of that time in which a job or a request waited for tokens, 0 to 1.
     pub limiting_share: Option<f64>,
-    /// The state: `flowing`, `paused`, `stopped`, `refused`, `debt`, `failing`, `held`, `safe_rps`,
-    /// `unlimited` or `unknown`.
+    /// The state: `flowing`, `paused`, `stopped`, `refused`, `debt`, `no_writes`, `failing`, `held`,
+    /// `safe_rps`, `unlimited` or `unknown`.
     pub state: &'static str,
     /// The pause of the whole throttle after a refusal; `null` while there is none.
     pub refusal: Option<RefusalView>,
@@ -459,6 +459,9 @@ pub fn state_word(status: &Status, measured: Option<&Measured>) -> &'static str 
         return own;
     }
     let Some(measured) = measured else { return own };
+    if measured.is_unwritable {
+        return "no_writes";
+    }
     if let Some(above) = measured.above {
         return above;
     }
