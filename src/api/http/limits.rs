@@ -239,6 +239,9 @@ pub async fn seed(store: &dyn Store, tenants: &[&str]) -> Result<(), Error> {
     Ok(())
 }
 
+/// The longest window of the quota of a rate that grants a request within it.
+const QUOTA_SECONDS_MAX: u64 = 60;
+
 /// The limits of a throttle of the API, for the headers of draft-ietf-httpapi-ratelimit-headers-10.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RateLimitPolicy {
@@ -310,12 +313,21 @@ impl RateLimitPolicy {
     }
 }
 
-/// Converts a rate to a whole quota in whole seconds.
+/// Converts a rate to a whole quota in whole seconds: the highest that the rate grants, within a
+/// minute unless one request takes longer.
 fn quota(rps: f64) -> (u64, u64) {
-    if rps >= 1.0 {
-        (rps.floor() as u64, 1)
-    } else {
-        (1, (1.0 / rps).ceil() as u64)
+    // A rate such as 0.29 has no exact form.
+    let within = |seconds: u64| (rps * seconds as f64 * (1.0 + 1e-9)).floor() as u64;
+    let (mut requests, mut seconds) = (within(1), 1);
+    for longer in 2..=QUOTA_SECONDS_MAX {
+        let more = within(longer);
+        if u128::from(more) * u128::from(seconds) > u128::from(requests) * u128::from(longer) {
+            (requests, seconds) = (more, longer);
+        }
+    }
+    match requests {
+        0 => (1, (1.0 / rps).ceil() as u64),
+        _ => (requests, seconds),
     }
 }
 
@@ -406,8 +418,14 @@ mod tests {
     #[test]
     fn rates_are_promised_in_whole_requests_and_seconds_and_never_more_than_there_are() {
         assert_eq!(quota(40.0), (40, 1));
-        assert_eq!(quota(2.9), (2, 1));
-        assert_eq!(quota(0.3), (1, 4));
+        assert_eq!(quota(2.9), (29, 10));
+        assert_eq!(quota(1.5), (3, 2));
+        assert_eq!(quota(0.5), (1, 2));
+        assert_eq!(quota(0.3), (3, 10));
+        assert_eq!(quota(1.0 / 3.0), (1, 3));
+        assert_eq!(quota(0.29), (11, 38), "0.29 needs 100 seconds");
+        assert_eq!(quota(1.9999), (119, 60));
+        assert_eq!(quota(0.01), (1, 100));
         let name = Group::Write.throttle("acme").unwrap();
         let knobs = Knobs {
             rps: RateLimit::PerSecond(120.0),
