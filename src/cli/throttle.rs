@@ -291,10 +291,11 @@ async fn resume_key(
         "key.resume",
         &name,
         signed,
-        json!({ "key": key, "resumed": resumed }),
+        json!({ "key": key, "resumed": resumed || on_trial }),
     )
     .await;
     if signed.json {
+        let resumed = resumed || on_trial;
         output::json(
             &json!({ "throttle": name, "key": key, "resumed": resumed, "forgot_rps": forgot }),
         )?;

@@ -60,7 +60,7 @@ pub struct KeyResumed {
     throttle: String,
     /// The key.
     key: String,
-    /// False if the key was not paused.
+    /// False if the key was neither paused nor on trial after a refusal.
     resumed: bool,
     /// Warnings about side effects that failed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -162,7 +162,12 @@ pub async fn resume(
         refuse_operators_pause(&name, &key, earlier.as_ref())?;
     }
 
-    let resumed = state.throttles.resume_key(&name, &key).await?;
+    let known = state
+        .throttles
+        .look(&name, std::slice::from_ref(&key))
+        .await?;
+    let on_trial = known.first().is_some_and(|state| state.probing);
+    let resumed = state.throttles.resume_key(&name, &key).await? || on_trial;
 
     let mut entry =
         AuditEntry::now(signed.by, "key.resume", name.to_string(), signed.why).by(&caller);

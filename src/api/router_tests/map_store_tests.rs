@@ -215,9 +215,12 @@ impl Store for MapStore {
     fn look<'a>(
         &'a self,
         _: &'a Name,
-        _: &'a [String],
+        keys: &'a [String],
     ) -> BoxFuture<'a, Result<Vec<throttle::KeyState>, throttle::Error>> {
-        unreachable!("no test here has accounts")
+        Box::pin(async move {
+            let free = keys.iter().map(|_| throttle::KeyState::default());
+            self.answers().map(|()| free.collect())
+        })
     }
 
     fn window_usage<'a>(

@@ -279,23 +279,45 @@ async fn a_key_on_trial_is_freed_by_resume_which_says_so() {
         jitter: 0.0,
         why: "answered 429",
     };
-    store.refused(&mail, &refused).await.unwrap();
     let is_on_trial = async || {
         let found = store.look(&mail, std::slice::from_ref(&key)).await.unwrap();
         found[0].probing
     };
-    eventually("the key is on trial", SOON, || async {
-        is_on_trial().await.then_some(())
-    })
-    .await;
-
+    let put_on_trial = async || {
+        store.refused(&mail, &refused).await.unwrap();
+        eventually("the key is on trial", SOON, || async {
+            is_on_trial().await.then_some(())
+        })
+        .await;
+    };
     let resume = ["throttle", "resume", "mail", "--key", "acme"];
-    let said = printed(&fixture, &resume).await;
+    let resume_as_json = ["throttle", "resume", "mail", "--key", "acme", "--json"];
 
+    put_on_trial().await;
+    let said = printed(&fixture, &resume).await;
     assert!(said.contains("is resumed; it was on trial"), "{said}");
     assert!(!is_on_trial().await);
     let said = printed(&fixture, &resume).await;
     assert!(said.contains("was not paused"), "{said}");
+
+    for is_on_trial in [true, false] {
+        if is_on_trial {
+            put_on_trial().await;
+        }
+        let said = printed(&fixture, &resume_as_json).await;
+        let said: Value = serde_json::from_str(&said).unwrap();
+        assert_eq!(said["resumed"], is_on_trial, "{said}");
+    }
+    for is_on_trial in [true, false] {
+        if is_on_trial {
+            put_on_trial().await;
+        }
+        let resume = reqwest::Client::new()
+            .post(format!("{api}/api/v1/throttles/mail/keys/acme/resume"))
+            .json(&json!({}));
+        let resumed: Value = resume.send().await.unwrap().json().await.unwrap();
+        assert_eq!(resumed["resumed"], is_on_trial, "{resumed}");
+    }
 }
 
 #[tokio::test]
