@@ -98,4 +98,7 @@ async fn without_a_prometheus_the_history_says_so() {
     assert_eq!(status, 200);
     let problem = history["problem"].as_str().unwrap();
     assert!(problem.contains("cannot be reached"), "{history}");
+
+    let (status, unknown) = get(&format!("{url}/api/v1/throttles/never/history")).await;
+    assert_eq!(status, 404, "{unknown}");
 }
