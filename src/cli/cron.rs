@@ -272,6 +272,20 @@ fn row(one: &Schedule) -> Vec<String> {
     ]
 }
 
+/// Returns true if two states of a schedule differ at most in what its occurrences change.
+fn is_equal(before: &Schedule, after: &Schedule) -> bool {
+    let set = |one: &Schedule| Schedule {
+        next_at: None,
+        upcoming: Vec::new(),
+        last_at: None,
+        last_job_id: None,
+        skipped_at: None,
+        updated_at: Timestamp::UNIX_EPOCH,
+        ..one.clone()
+    };
+    set(before) == set(after)
+}
+
 async fn make(
     queue: &Queue,
     schedules: &Schedules,
@@ -309,8 +323,17 @@ async fn make(
         .time_zone(set.time_zone)
         .catch_up(set.catch_up)
         .overlap(set.overlap);
+    let before = schedules.get(&schedule.name).await?;
     let is_new = schedules.set(&schedule).await?;
-    let stands = found(schedules, &schedule.name).await?;
+    let Some(after) = schedules.get(&schedule.name).await? else {
+        bail!(unknown(&schedule.name))
+    };
+    let done = match before {
+        _ if is_new => "created",
+        Some(before) if is_equal(&before, &after) => "unchanged",
+        _ => "changed",
+    };
+    let stands = mask_schedule(after);
     let after = json!({ "expression": stands.expression, "time_zone": stands.time_zone, "kind": stands.kind, "args": stands.args });
     signed
         .note(queue, "cron.set", &schedule.name, Some(after))
@@ -318,7 +341,6 @@ async fn make(
     if signed.json {
         return output::json(&stands);
     }
-    let done = if is_new { "created" } else { "changed" };
     let paused = if stands.paused {
         ", and stays paused"
     } else {

@@ -211,7 +211,12 @@ async fn the_command_line_has_the_same_schedules() {
             && out.matches("02:30:00 +0").count() == 5,
         "{out}"
     );
-    assert!(run(&set).1.starts_with("schedule beat is changed"));
+    assert!(run(&set).1.starts_with("schedule beat is unchanged; next"));
+    let in_paris = set.map(|word| word.replace("Berlin", "Paris"));
+    let in_paris: Vec<&str> = in_paris.iter().map(String::as_str).collect();
+    for other in [&in_paris[..], &set[..]] {
+        assert!(run(other).1.starts_with("schedule beat is changed; next"));
+    }
     let (_, out, _) = run(&["cron", "list"]);
     assert!(
         out.contains("NEXT") && out.contains("beat") && out.contains("Europe/Berlin"),
