@@ -174,3 +174,18 @@ begin
     released := cardinality(free);
     more := true;
 end $$;
+
+-- === Names that are no zones ======================================================================
+
+-- `localtime` is another zone on each machine, and `Factory` none.
+do $migration$
+declare
+    was     constant text := $t$if time_zone is null or not exists$t$;
+    becomes constant text := $t$if time_zone is null or time_zone ~* '^((posix|right)/|(localtime|posixrules|factory)$)' or not exists$t$;
+    body    constant text := pg_get_functiondef('flyball.check_schedule'::regproc);
+begin
+    if length(body) - length(replace(body, was, '')) <> length(was) then
+        raise exception 'flyball.check_schedule does not contain once: %', was;
+    end if;
+    execute replace(body, was, becomes);
+end $migration$;

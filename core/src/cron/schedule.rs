@@ -204,15 +204,30 @@ pub fn check_name(name: &str) -> Result<(), String> {
     ))
 }
 
-/// Looks up a time zone by its name.
-fn zone_of(time_zone: &str) -> Result<TimeZone, ScheduleProblem> {
-    // Names only: a zone must mean the same in Postgres, here and on the next machine.
-    TimeZone::get(time_zone).map_err(|_| ScheduleProblem {
+/// Names that stand among those of zones and are none, or are another one on each machine.
+const NO_ZONES: [&str; 4] = ["localtime", "posixrules", "factory", "etc/unknown"];
+
+/// Returns false for a name that means another zone on each machine, or none, though there may be
+/// a file of that name. The SQL functions `flyball.is_zone` and `check_schedule` refuse the same.
+pub(crate) fn is_zone_name(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    let is_other = name.starts_with("posix/") || name.starts_with("right/");
+    !is_other && !NO_ZONES.contains(&name.as_str())
+}
+
+fn no_zone(time_zone: &str) -> ScheduleProblem {
+    ScheduleProblem {
         field: "time_zone",
         message: format!(
             "{time_zone:?} is not a time zone; allowed: names of the IANA list such as UTC, Europe/Berlin or America/New_York"
         ),
-    })
+    }
+}
+
+/// Looks up a time zone by its name.
+fn zone_of(time_zone: &str) -> Result<TimeZone, ScheduleProblem> {
+    // Names only: a zone must mean the same in Postgres, here and on the next machine.
+    TimeZone::get(time_zone).map_err(|_| no_zone(time_zone))
 }
 
 /// An expression in a time zone.
@@ -252,10 +267,12 @@ impl Timing {
     pub fn problems(expression: &str, time_zone: &str) -> Vec<ScheduleProblem> {
         // In any zone an expression is wrong for the same reason.
         let expression = Self::new(expression, "UTC").err();
-        expression
-            .into_iter()
-            .chain(zone_of(time_zone).err())
-            .collect()
+        // A stored schedule with a name such as `localtime` goes on.
+        let zone = match is_zone_name(time_zone) {
+            true => zone_of(time_zone).err(),
+            false => Some(no_zone(time_zone)),
+        };
+        expression.into_iter().chain(zone).collect()
     }
 
     /// Returns the first occurrence after `after`.

@@ -122,6 +122,9 @@ fn everything_that_is_wrong_with_a_schedule_is_reported_at_once() {
     let fields: Vec<&str> = both.iter().map(|problem| problem.field).collect();
     assert_eq!(fields, ["expression", "time_zone"]);
     assert_eq!(Timing::problems("@daily", "Europe/Berlin"), []);
+    for zone in ["localtime", "Factory", "posixrules", "posix/UTC"] {
+        assert_eq!(Timing::problems("@daily", zone).len(), 1, "{zone}");
+    }
 
     let zone = Timing::new("@daily", "Europe/Atlantis").unwrap_err();
     assert_eq!(zone.field, "time_zone");

@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 use super::local_time::clock;
 use super::preferences::{Preference, Preferences, Topic};
 use super::quiet::{DATES_MAX, NoHours, QuietHours, Weekdays};
+use crate::cron::schedule::is_zone_name;
 use crate::input::wording::{any_of, unknown};
 use crate::input::{Issue, Reader, pointer};
 use crate::providers::{Channel, Recipient};
@@ -42,9 +43,6 @@ pub const ADDRESS_BYTES: usize = 2048;
 
 /// The length of a date as YYYY-MM-DD, in bytes.
 const DATE_BYTES: usize = 10;
-
-/// Names that stand among those of zones and are none, or are another one on each machine.
-const NO_ZONES: [&str; 4] = ["localtime", "posixrules", "factory", "etc/unknown"];
 
 const WEEKDAYS: [(&str, Weekday); 7] = [
     ("mon", Weekday::Monday),
@@ -178,19 +176,12 @@ fn channel(fields: &mut Reader<'_>, at: &str, name: &str) -> Option<Channel> {
 /// Reads the name of a zone, which is kept as a name, so that the rules of the zone may change.
 fn zone(fields: &mut Reader<'_>, name: &str) -> Option<TimeZone> {
     let text = fields.text(name, 1..=NAME_BYTES)?;
-    let zone = TimeZone::get(&text).ok().filter(|_| is_zone(&text));
+    let zone = TimeZone::get(&text).ok().filter(|_| is_zone_name(&text));
     if zone.is_none() {
         let allowed = "the IANA name of a time zone, such as Europe/Berlin";
         fields.refuse(name, allowed, &Value::from(text));
     }
     zone
-}
-
-/// Returns false for a name that `flyball.is_zone` refuses though there is a file of that name.
-fn is_zone(name: &str) -> bool {
-    let name = name.to_ascii_lowercase();
-    let is_other = name.starts_with("posix/") || name.starts_with("right/");
-    !is_other && !NO_ZONES.contains(&name.as_str())
 }
 
 /// Reads the quiet hours of a channel.

@@ -192,6 +192,16 @@ async fn sql_refuses_what_cannot_be_a_schedule_by_field() {
             "pause_schedule: paused: must be true or false, not null",
         ),
         (
+            "select flyball.schedule('a', '@daily', 'report', time_zone => 'localtime')",
+            "time_zone",
+            "schedule: time_zone: \"localtime\" is not",
+        ),
+        (
+            "select flyball.schedule('a', '@daily', 'report', time_zone => 'Factory')",
+            "time_zone",
+            "schedule: time_zone: \"Factory\" is not",
+        ),
+        (
             "select flyball.schedule('a', '@daily', 'report', time_zone => 'Mars')",
             "time_zone",
             "schedule: time_zone: \"Mars\" is not",
