@@ -35,6 +35,16 @@ const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Reads the body as JSON.
 pub async fn json(request: Request, bytes_max: usize) -> Result<Value, Problem> {
+    read_json(request, bytes_max, false).await
+}
+
+/// Reads the body as [`json`] does, and rounds integers of more than 64 bits: of what has happened
+/// already, nothing is refused for its precision.
+pub async fn json_rounded(request: Request, bytes_max: usize) -> Result<Value, Problem> {
+    read_json(request, bytes_max, true).await
+}
+
+async fn read_json(request: Request, bytes_max: usize, rounds: bool) -> Result<Value, Problem> {
     let (parts, body) = request.into_parts();
     media(&parts.headers)?;
     let text = bytes(&parts.headers, body, bytes_max).await?;
@@ -44,11 +54,11 @@ pub async fn json(request: Request, bytes_max: usize) -> Result<Value, Problem> 
         ONE_VALUE_MAX
     };
     if text.len() <= APART_BYTES {
-        return Ok(parse(&text, value_max, &mut budget::take)?);
+        return Ok(parse(&text, value_max, rounds, &mut budget::take)?);
     }
     let mut held = BudgetPermit::default();
     let parsing = tokio::task::spawn_blocking(move || {
-        let value = parse(&text, value_max, &mut |bytes| held.take(bytes));
+        let value = parse(&text, value_max, rounds, &mut |bytes| held.take(bytes));
         (value, held)
     });
     let (value, held) = parsing
@@ -61,9 +71,15 @@ pub async fn json(request: Request, bytes_max: usize) -> Result<Value, Problem> 
 fn parse(
     text: &[u8],
     value_max: usize,
+    rounds: bool,
     room: &mut (dyn FnMut(usize) -> bool + Send),
 ) -> Result<Value, JsonReadError> {
-    json::parse(text, JsonBudget::new(ITEMS_MAX, value_max, room))
+    let budget = JsonBudget::new(ITEMS_MAX, value_max, room);
+    let budget = match rounds {
+        true => budget.rounding(),
+        false => budget,
+    };
+    json::parse(text, budget)
 }
 
 /// Reads the body as bytes.

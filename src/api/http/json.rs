@@ -1,5 +1,5 @@
-//! Strict parser of JSON: it refuses a broken text with line and column, and an object that repeats
-//! a field.
+//! Strict parser of JSON: it refuses a broken text with line and column, an object that repeats a
+//! field, and an integer that would be rounded.
 //!
 //! The memory of a value is counted while it is read, because a short text can become large: two
 //! bytes of an array become thirty-two, and eight of an object seven hundred. The parser stops when
@@ -10,6 +10,8 @@ use std::{fmt, io};
 use serde::Serialize;
 use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
+
+use super::long_integers::{LongInteger, first_long_integer};
 
 /// Returns the memory of a value as [`parse`] counts it, in bytes.
 pub fn memory_of(value: &Value) -> usize {
@@ -68,6 +70,9 @@ pub struct Malformed {
 /// large.
 const VALUE_BYTES: usize = size_of::<Value>();
 
+/// A number that is not larger is no integer of more than 64 bits: 2^63.
+const LARGE: f64 = 9_223_372_036_854_775_808.0;
+
 /// The memory of an object besides its names and values, in bytes: its map allocates room for
 /// eleven of them at once.
 const OBJECT_BYTES: usize = 640;
@@ -84,6 +89,9 @@ pub enum JsonReadError {
     /// The value would take more memory than allowed.
     #[error("the body would take more than {0} bytes of memory once it is read")]
     Bytes(usize),
+    /// An integer has more than 64 bits.
+    #[error("{} has more than 64 bits", .0.text)]
+    LongInteger(LongInteger),
     /// The memory budget of all requests is used up.
     #[error("too many bodies are being read")]
     NoRoom,
@@ -99,6 +107,10 @@ pub struct JsonBudget<'a> {
     /// The callback that grants each further piece of memory; `false` ends the reading.
     room: &'a mut (dyn FnMut(usize) -> bool + Send),
     passed: Option<JsonReadError>,
+    /// True if a number was read that may be an integer of more than 64 bits.
+    has_large: bool,
+    /// True if such an integer may be rounded.
+    rounds: bool,
 }
 
 impl<'a> JsonBudget<'a> {
@@ -114,7 +126,15 @@ impl<'a> JsonBudget<'a> {
             bytes: 0,
             room,
             passed: None,
+            has_large: false,
+            rounds: false,
         }
+    }
+
+    /// Rounds integers of more than 64 bits instead of refusing them.
+    pub fn rounding(mut self) -> Self {
+        self.rounds = true;
+        self
     }
 
     fn take<E: serde::de::Error>(&mut self, bytes: usize) -> Result<(), E> {
@@ -135,12 +155,21 @@ impl<'a> JsonBudget<'a> {
 }
 
 /// Parses a text. Unlike `serde_json::from_slice` it refuses an object that repeats a field,
-/// because one of the two values would silently be lost. The meter counts the memory.
+/// because one of the two values would silently be lost, and an integer of more than 64 bits,
+/// because its last digits would. The meter counts the memory.
 pub fn parse(text: &[u8], mut meter: JsonBudget<'_>) -> Result<Value, JsonReadError> {
     let read = strict(text, &mut meter);
     match meter.passed {
         Some(bound) => Err(bound),
-        None => Ok(read?),
+        None => {
+            let value = read?;
+            // A large number may be a float, which the value alone does not tell.
+            let is_in_doubt = meter.has_large && !meter.rounds;
+            match is_in_doubt.then(|| first_long_integer(text)).flatten() {
+                Some(found) => Err(JsonReadError::LongInteger(found)),
+                None => Ok(value),
+            }
+        }
     }
 }
 
@@ -224,6 +253,7 @@ impl<'de> Visitor<'de> for Strict<'_, '_> {
     }
 
     fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Value, E> {
+        self.meter.has_large |= value.abs() >= LARGE;
         Number::from_f64(value)
             .map(Value::Number)
             .ok_or_else(|| E::custom("a number is not finite"))
@@ -396,6 +426,27 @@ mod tests {
     }
 
     #[test]
+    fn an_integer_that_would_be_rounded_is_refused_unless_it_may_be() {
+        let text = r#"{"args": {"id": 123456789012345678901}}"#;
+        let Err(JsonReadError::LongInteger(found)) = bounded(text, 9, 4096, 4096).0 else {
+            panic!("{text}");
+        };
+        assert_eq!(found.pointer, "/args/id");
+        let mut grant = |_: usize| true;
+        let rounding = JsonBudget::new(9, 4096, &mut grant).rounding();
+        let rounded = super::parse(text.as_bytes(), rounding).unwrap();
+        assert_eq!(rounded, serde_json::from_str::<Value>(text).unwrap());
+        for exact in [
+            "[18446744073709551615]",
+            "[-9223372036854775808]",
+            "[1e20]",
+            "[0.1]",
+        ] {
+            assert!(bounded(exact, 9, 4096, 4096).0.is_ok(), "{exact}");
+        }
+    }
+
+    #[test]
     fn a_field_given_twice_is_refused_because_one_would_be_lost() {
         assert!(
             parse(br#"{"a":{"b":1,"b":2}}"#)
@@ -441,7 +492,9 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_parsed_or_refused_without_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let strict = parse(&bytes);
+            let mut grant = |_: usize| true;
+            let budget = JsonBudget::new(usize::MAX, usize::MAX, &mut grant).rounding();
+            let strict = super::parse(&bytes, budget);
             let lax: Result<Value, _> = serde_json::from_slice(&bytes);
             if let Ok(value) = strict {
                 prop_assert_eq!(value, lax.unwrap());

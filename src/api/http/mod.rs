@@ -21,6 +21,7 @@ pub mod limits;
 pub mod link;
 pub mod listen;
 pub mod login;
+pub mod long_integers;
 pub mod metrics;
 pub mod operate;
 pub mod places;

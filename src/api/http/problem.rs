@@ -400,6 +400,17 @@ impl From<JsonReadError> for Problem {
                 );
                 Self::fields(Code::InvalidFields, errors)
             }
+            JsonReadError::LongInteger(found) => {
+                let mut errors = Errors::default();
+                let text = super::fields::clipped(&found.text);
+                errors.body(
+                    found.pointer,
+                    format!(
+                        "is {text}, which would be rounded; allowed: integers of at most 64 bits, and larger ones as texts"
+                    ),
+                );
+                Self::fields(Code::InvalidFields, errors)
+            }
             JsonReadError::Bytes(_) => {
                 let detail = format!(
                     "{error}; keep large data elsewhere and pass a reference, or send several batches"

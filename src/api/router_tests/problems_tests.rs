@@ -226,6 +226,13 @@ async fn too_large_a_body_is_refused_with_the_limit_whether_or_not_its_length_is
     )
     .await;
     assert_eq!(pointers(&refused), ["/args"]);
+
+    let rounded = fixture
+        .ask(Method::POST, "/api/v1/jobs")
+        .header("content-type", "application/json")
+        .body(r#"{"kind": "noop", "args": {"ids": [1, 123456789012345678901]}}"#);
+    let refused = problem(rounded.send().await.unwrap(), 422, "invalid_fields").await;
+    assert_eq!(pointers(&refused), ["/args/ids/1"]);
 }
 
 #[tokio::test]

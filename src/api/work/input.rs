@@ -31,7 +31,7 @@ pub(super) async fn read<T>(
     read: impl FnOnce(&mut ObjectReader<'_>) -> T,
 ) -> Result<(PresentedLease, Option<f64>, T), Problem> {
     let job_id = id_of(id)?;
-    let value = body::json(request, body::ONE_BYTES_MAX).await?;
+    let value = body::json_rounded(request, body::ONE_BYTES_MAX).await?;
     let mut errors = Errors::default();
     let fields: Vec<&str> = ["lease", "cost"]
         .into_iter()
