@@ -9,7 +9,8 @@ use crate::jobs::Error;
 /// The result of one rescue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rescued {
-    /// Workers that were found dead; of remote ones those whose leases expired.
+    /// Workers that were found dead, one for each process with its brokers; of remote ones those
+    /// whose leases expired.
     pub workers: i64,
     /// Jobs that are ready again.
     pub ready: Vec<i64>,
@@ -28,6 +29,8 @@ pub struct Rescued {
 // attempt that left a checkpoint made progress, and does not count. One that reached its timeout
 // counts in any case, because otherwise a job that reports progress and never ends would be tried
 // for ever. Only leases of remote workers show that: no heartbeat extends them past the timeout.
+//
+// The brokers of a process die with its worker: that is one death.
 //
 // A remote worker has no way to sign off: one that is silent and holds no job has left. It counts as
 // dead only if a lease of its own expired.
@@ -105,12 +108,9 @@ requeued as (
     on conflict do nothing
 )
 select (
-        select count(*)
-        from (
-            select id from dead_workers where role <> 'remote'
-            union
-            select worker_id from checked where broker_id is not null and timed_out is null and not cancelled
-        ) as gone
+        select count(distinct (host, pid)) from dead_workers where role <> 'remote'
+    ) + (
+        select count(distinct worker_id) from checked where broker_id is not null and timed_out is null and not cancelled
     ) as workers, (
         select pg_notify('flyball', left(string_agg(lane_id::text, ','), 7900))
         from (select distinct lane_id from sorted where not over and not cancelled) as lanes having count(*) > 0
@@ -129,7 +129,7 @@ with dead_workers as (
     update flyball.worker
     set stopped_at = coalesce(stopped_at, clock_timestamp()), rescued = true
     where id = any($1::int[]) and (stopped_at is not null or heartbeat_at + ttl < clock_timestamp())
-    returning id, role
+    returning id, role, host, pid
 ),
 lost as (
     delete from flyball.lease l
@@ -144,7 +144,7 @@ lost as (
 pub(super) const RESCUE_EXPIRED: &str = rescue!(
     "
 with dead_workers as (
-    select null::int as id, null::text as role where false
+    select null::int as id, null::text as role, null::text as host, null::int as pid where false
 ),
 lost as (
     delete from flyball.lease l where l.broker_id is not null and l.expires_at < clock_timestamp() returning l.*

@@ -154,6 +154,12 @@ async fn a_remote_worker_that_has_left_is_not_dead_and_one_whose_lease_expired_i
     assert_eq!(queue.rescue().await.unwrap().workers, 0, "it has left");
     let gone = format!("select count(*) from flyball.worker where id = {remote} and rescued");
     assert_eq!(number(pool, &gone).await, 1);
+    // The brokers of a process die with it.
+    let brokers = format!(
+        "insert into flyball.worker (name, host, pid, ttl, role, serves)
+         select 'broker', host, pid, ttl, 'broker', false from flyball.worker, generate_series(1, 2) where id = {worker}"
+    );
+    run(pool, &brokers).await;
     run(pool, silent).await;
     assert_eq!(queue.rescue().await.unwrap().workers, 1, "the other died");
 }
