@@ -242,7 +242,8 @@ async fn one(
     let (answer, mut left) = take_token(store, throttle, wanted).await;
     let was_asked = answer.at_us > 0;
     let mut grant = answer.lanes.into_iter().next().unwrap_or_default();
-    let is_unknown = matches!(grant.limit, Some(Limit::Unknown { .. }));
+    // A missing parent is no missing limit: it stops this throttle like any other.
+    let is_unknown = grant.says_unknown(throttle);
     if was_asked {
         gate.note_answer(throttle, !is_unknown);
     }

@@ -327,6 +327,30 @@ async fn a_limit_that_is_closed_without_redis_allows_no_request_while_redis_is_l
     assert_eq!(answer(&url, &other).await["allowed"], true, "it is open");
 }
 
+/// A mistyped `parent` stops every other throttle, and `why` and `doctor` say so of this one too.
+#[tokio::test]
+async fn a_limit_whose_parent_does_not_exist_allows_no_request() {
+    let (fixture, _process, url) = limited().await;
+    let lead = json!({ "method": "POST", "path": "/api/v1/lead/7", "key": "k1" });
+    let other = json!({ "method": "POST", "path": "/api/v1/lead/7", "key": "k1", "api": "shop" });
+    assert_eq!(answer(&url, &lead).await["allowed"], true);
+    let store = RedisStore::connect(&fixture.redis_url, &fixture.prefix).unwrap();
+    turn(&store, "limit:lead", &[("parent", "nobody")]).await;
+
+    let refused = eventually("the limit stands still", SOON, || async {
+        let refused = answer(&url, &lead).await;
+        (refused["allowed"] == false).then_some(refused)
+    })
+    .await;
+
+    assert_eq!(
+        (&refused["level"], &refused["remaining"]),
+        (&json!("limit"), &json!(0)),
+        "{refused}"
+    );
+    assert_eq!(answer(&url, &other).await["allowed"], true, "it has none");
+}
+
 /// A proxy lets a request through after any answer but a refusal, so what a client sends must never
 /// make an error.
 #[tokio::test]
