@@ -117,6 +117,13 @@ fn knobs(tables: &mut Reader<'_>, throttle: &Name) -> Option<BTreeMap<String, St
             return None;
         }
     }
+    if throttle.is_pattern() && tables.get("signal").is_some() {
+        tables.wrong(
+            "signal",
+            "must be left out of the file of a pattern, from which nothing takes tokens: its governor would see no demand; \
+             allowed in the file of one throttle, such as the parent of those that are made from it",
+        );
+    }
     let mut fields = tables.part("knobs", &[])?;
     if fields.get("rps").is_none() {
         fields.missing("rps", rules::allowed("rps"));
@@ -132,12 +139,19 @@ fn knobs(tables: &mut Reader<'_>, throttle: &Name) -> Option<BTreeMap<String, St
         Some((name.to_owned(), value))
     });
     match Knobs::check(&given.collect()) {
-        Ok(texts) => Some(
-            texts
-                .into_iter()
-                .filter_map(|(field, text)| Some((field, text?)))
-                .collect(),
-        ),
+        Ok(texts) => {
+            let paused = texts.get("paused").and_then(Option::as_deref);
+            if throttle.is_pattern() && paused == Some("1") {
+                fields.wrong("paused", rules::PAUSED_PATTERN);
+                return None;
+            }
+            Some(
+                texts
+                    .into_iter()
+                    .filter_map(|(field, text)| Some((field, text?)))
+                    .collect(),
+            )
+        }
         Err(problems) => {
             for problem in problems {
                 fields.wrong(&problem.field, problem.message);

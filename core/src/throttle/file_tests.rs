@@ -82,6 +82,26 @@ fn what_is_wrong_is_reported_with_file_line_key_and_what_is_allowed() {
 }
 
 #[test]
+fn a_file_of_a_pattern_has_no_signal_and_no_pause() {
+    let pattern = |text: &str| {
+        KnobsFile::parse(Path::new("knobs/gcal:*.toml"), text.to_owned())
+            .map_err(|error| error.to_string())
+    };
+    let signal = pattern("[knobs]\nrps = 1\n[[signal]]\nname = \"load\"\n").unwrap_err();
+    assert!(
+        signal.contains("signal: must be left out of the file of a pattern"),
+        "{signal}"
+    );
+    let paused = pattern("[knobs]\nrps = 1\npaused = true\n").unwrap_err();
+    assert!(
+        paused.starts_with("knobs/gcal:*.toml:3: knobs.paused: must be 0 for a pattern"),
+        "{paused}"
+    );
+    let plain = pattern("[knobs]\nrps = 1\npaused = false\n").unwrap();
+    assert_eq!(plain.fields["paused"], "0");
+}
+
+#[test]
 fn a_directory_that_does_not_exist_has_no_files() {
     assert_eq!(
         KnobsFile::read_dir(Path::new("/does/not/exist")).unwrap(),

@@ -376,6 +376,9 @@ impl Knob {
     }
 }
 
+/// The refusal to pause a pattern: nothing takes tokens from it, so a pause of it stops nothing.
+pub(super) const PAUSED_PATTERN: &str = "must be 0 for a pattern: each of its throttles is paused by itself; an rps of 0 stops those that follow it";
+
 /// Returns the problem of a `min` above `max`.
 pub fn min_above_max(min: f64, max: f64) -> KnobProblem {
     KnobProblem {

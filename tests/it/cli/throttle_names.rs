@@ -1,4 +1,4 @@
-//! The answer of `flyball throttle set` to a name that no throttle has.
+//! The answers of `flyball throttle` to a name that no throttle has, and to one of a pattern.
 
 use super::shell::shell;
 
@@ -16,4 +16,26 @@ async fn a_throttle_that_did_not_exist_is_said_to_be_new_with_those_of_similar_n
         "{mistyped}"
     );
     assert!(set("other").starts_with("created throttle other\n"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pattern_gives_no_tokens_and_neither_it_nor_a_key_of_it_is_paused() {
+    let shell = shell().await;
+    shell.ok(&["throttle", "set", "gcal:*", "rps=20"]);
+    let refused = |args: &[&str], words: &str| {
+        let args = [&["throttle", args[0], "gcal:*"][..], &args[1..]].concat();
+        shell.refused(&args, 4, words);
+    };
+
+    for args in [
+        &["acquire"][..],
+        &["peek"],
+        &["pause", "--key", "acme", "--seconds", "5"],
+    ] {
+        refused(args, "gcal:* is a pattern, which has no tokens and no keys");
+    }
+    refused(&["pause"], "paused: must be 0 for a pattern");
+
+    let json = shell.ok(&["throttle", "show", "gcal:*", "--json"]).json();
+    assert_eq!(json["knobs"]["paused"], false, "{json}");
 }

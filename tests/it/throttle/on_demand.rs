@@ -89,6 +89,35 @@ async fn a_pattern_makes_throttles_each_with_a_bucket_of_its_own_and_the_longest
 }
 
 #[tokio::test]
+async fn a_pattern_is_not_paused_because_its_throttles_would_flow_on() {
+    let redis: Arc<RedisStore> = Arc::new(patient_store(&redis_prefix()).await);
+    let (store, gcal) = (PatternStore::new(redis, 100), pattern("gcal:*"));
+    set(&store, &gcal, &[("rps", "5")]).await;
+    let paused = |text: &str| Change {
+        fields: BTreeMap::from([("paused".to_owned(), Some(text.to_owned()))]),
+        by: "ann".into(),
+        ..Change::default()
+    };
+
+    let refused = store.set(&gcal, &paused("1")).await.unwrap_err();
+
+    let told = refused.to_string();
+    assert!(
+        told.starts_with("paused: must be 0 for a pattern") && told.contains("an rps of 0"),
+        "{told}"
+    );
+    assert!(!raw(&store, &gcal).await.contains_key("paused"));
+    // One that was paused in Redis is resumed, and restored as it was.
+    let again = Change {
+        restores: true,
+        ..paused("1")
+    };
+    store.set(&gcal, &again).await.unwrap();
+    store.set(&gcal, &paused("0")).await.unwrap();
+    assert_eq!(raw(&store, &gcal).await["paused"], "0");
+}
+
+#[tokio::test]
 async fn no_more_throttles_are_made_than_the_settings_allow() {
     let redis: Arc<RedisStore> = Arc::new(patient_store(&redis_prefix()).await);
     let store = PatternStore::new(redis.clone(), 4);

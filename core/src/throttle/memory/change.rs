@@ -15,6 +15,7 @@ impl MemoryStore {
         now: i64,
     ) -> Result<(Option<Status>, Status), Error> {
         change.check_parent(name)?;
+        change.check_pause(name)?;
         let stands = throttles.get(name).cloned().unwrap_or_default();
         let exists = !stands.raw.is_empty();
         if !exists && !change.create {

@@ -23,6 +23,7 @@ impl RedisStore {
         change: &Change,
     ) -> Result<(Option<Status>, Status), Error> {
         change.check_parent(throttle)?;
+        change.check_pause(throttle)?;
         self.check_tags(throttle, change)?;
         // A throttle that was made before names were checked is turned like any other.
         if change.create
