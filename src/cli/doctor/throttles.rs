@@ -188,7 +188,8 @@ fn of_governor(status: &Status, looked_at: Option<Timestamp>) -> Option<Finding>
     Some(Finding::fail(
         CHECK,
         format!("{}: no governor is at work, so {so}", status.name),
-        "check that a process with the role governor is running and reaches Postgres and Redis",
+        "check that a process with the role governor is running, reaches Postgres and Redis, and has \
+         the throttle's knobs file with a [[signal]]; or set mode=manual",
     ))
 }
 

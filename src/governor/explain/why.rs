@@ -191,9 +191,14 @@ fn lapsed(requested: &WhyInput, knobs: &Knobs, rate: &str) -> Vec<String> {
             number(knobs.safe_rps.number())
         )
     };
+    let policy = match requested.view {
+        Some(_) => "",
+        // A removed or renamed file leaves the throttle without a governor, whatever runs.
+        None => " and has its knobs file with a [[signal]], or set mode=manual",
+    };
     vec![
         format!("{stands}, because no governor has renewed its lease{since}"),
-        START_A_GOVERNOR.to_owned(),
+        format!("{START_A_GOVERNOR}{policy}"),
     ]
 }
 

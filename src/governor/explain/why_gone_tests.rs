@@ -87,6 +87,26 @@ fn a_persons_stop_is_theirs_after_the_lease_too_and_the_breakers_is_not() {
 }
 
 #[test]
+fn a_lapsed_lease_without_the_policy_says_that_a_governor_needs_the_knobs_file() {
+    let mut lapsed = status(118.0, Mode::Auto);
+    (lapsed.lease_expired, lapsed.effective_rps) = (true, RateLimit::PerSecond(5.0));
+    let reported = ask(Some(&lapsed), None, &[], None);
+    assert!(
+        reported.ends_with(
+            "check that a process with the role governor is running and has its knobs file with a \
+             [[signal]], or set mode=manual."
+        ),
+        "{reported}"
+    );
+    let view = governed(1.0, |_, _| {});
+    let reported = ask(Some(&lapsed), Some(&view), &[], None);
+    assert!(
+        reported.ends_with("role governor is running."),
+        "{reported}"
+    );
+}
+
+#[test]
 fn a_stop_by_the_breaker_that_a_person_took_over_is_not_theirs_and_says_what_ends_it() {
     let view = governed(1.0, |state, _| {
         state.last_trip = Some(TripRecord {
