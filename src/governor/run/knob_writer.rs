@@ -32,14 +32,19 @@ impl KnobWriter<'_> {
         // Slots have no lease: without a governor they keep their last value.
         let until_ms = (actuator == Actuator::Rps).then(|| self.lease_until_ms().to_string());
         let text = || Some(text.to_owned());
-        let change = Change {
-            fields: [
+        let mut fields = BTreeMap::from(
+            [
                 (actuator.field(), text()),
                 (GOVERNED_KNOB, text()),
                 ("valid_until", until_ms),
             ]
-            .map(|(field, text)| (field.to_owned(), text))
-            .into(),
+            .map(|(field, text)| (field.to_owned(), text)),
+        );
+        if self.has_old_end() {
+            fields.insert("manual_until_ms".to_owned(), None);
+        }
+        let change = Change {
+            fields,
             term: Some(self.term),
             by: GOVERNOR.to_owned(),
             why: reason.to_owned(),
@@ -64,7 +69,7 @@ impl KnobWriter<'_> {
         let raw = &self.status.raw;
         let governed = raw.get(GOVERNED_KNOB).map(String::as_str);
         let is_set = self.throttle.actuator().text(raw) == Some(text) && governed == Some(text);
-        if is_set && self.is_fresh() {
+        if is_set && self.is_fresh() && !self.has_old_end() {
             return Ok(0);
         }
         self.write(text, reason).await
@@ -151,6 +156,16 @@ impl KnobWriter<'_> {
             Actuator::Concurrency => !status.raw.contains_key("valid_until"),
         };
         is_in_force && knobs.term == self.term
+    }
+
+    /// Returns true if the end of a manual mode is over that a person ended before with an `HSET` of
+    /// the mode.
+    ///
+    /// It would end their next manual mode as soon as that begins.
+    fn has_old_end(&self) -> bool {
+        let (status, knobs) = (self.status, &self.status.knobs);
+        let is_over = |until_ms: i64| until_ms <= status.at_us / 1000;
+        knobs.mode != Mode::Manual && knobs.manual_until_ms.is_some_and(is_over)
     }
 
     /// Creates a change that is refused if the knob or the mode no longer has the text that was

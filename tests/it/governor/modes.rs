@@ -261,6 +261,31 @@ async fn an_end_may_be_put_off_taken_away_and_made_void_by_another_mode() {
     assert_eq!(rig.status().await.knobs.mode, Mode::Off);
 }
 
+/// With `redis-cli` the mode goes and its end stays.
+#[tokio::test]
+async fn an_end_that_an_earlier_manual_mode_left_behind_does_not_end_the_next_one() {
+    let mut rig = Rig::new("auto").await;
+    rig.run(60).await;
+    let end_ms = (rig.now() + 30.0) * 1e3;
+    rig.store.write_raw(&rig.name, "mode", "manual");
+    rig.store
+        .write_raw(&rig.name, "manual_until_ms", &format!("{end_ms:.0}"));
+    rig.run(10).await;
+    rig.store.write_raw(&rig.name, "mode", "auto");
+    rig.run(10).await;
+    let until_ms = rig.status().await.knobs.manual_until_ms;
+    assert_eq!(until_ms, Some(end_ms.round() as i64), "it may still come");
+    rig.run(30).await;
+    assert_eq!(rig.status().await.knobs.manual_until_ms, None, "it is over");
+
+    rig.store.write_raw(&rig.name, "mode", "manual");
+    rig.store.write_raw(&rig.name, "rps", "7");
+    rig.run(60).await;
+
+    let knobs = rig.status().await.knobs;
+    assert_eq!((knobs.mode, knobs.rps.number()), (Mode::Manual, 7.0));
+}
+
 #[tokio::test]
 async fn a_rate_that_somebody_writes_has_their_name_in_the_reason() {
     let mut rig = Rig::new("auto").await;
