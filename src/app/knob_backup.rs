@@ -42,6 +42,12 @@ const AUTHOR: &str = "flyball";
 /// Beginning of the reason for knobs that were restored.
 const RESTORED: &str = "restored:";
 
+/// The words between that reason and the author of the last recorded change.
+const LAST_SET: &str = "; the last recorded author was ";
+
+/// The most of its reason that is repeated, in characters.
+const REASON_CHARS: usize = 500;
+
 /// Knobs of a Redis that came back with a snapshot, and of one that came back empty, in messages.
 const OLDER: &str = "an older copy";
 const ANEW: &str = "a copy made on first use";
@@ -408,13 +414,34 @@ async fn bring_forward(
         fields: removed.chain(texts).collect(),
         if_seq: number(stands, "seq"),
         by: AUTHOR.to_owned(),
-        why: format!("{RESTORED} Redis had {what} of the knobs"),
+        why: restored_because(&format!("Redis had {what} of the knobs"), recorded),
         restores: true,
         ..Change::default()
     };
     let (_, after) = store.set(name, &change).await?;
     tracing::warn!(throttle.name = %name, "Redis had {what} of the knobs, and those from Postgres have been restored");
     Ok(after.into())
+}
+
+/// Returns the reason of a restored throttle: `what` happened, and the author and the reason of the
+/// last recorded change, which tell an operator why it is stopped.
+fn restored_because(what: &str, recorded: &BTreeMap<String, String>) -> String {
+    let text = |field: &str| recorded.get(field).map_or("", String::as_str);
+    let (by, why) = (text("by"), text("why"));
+    let last = match why.strip_prefix(RESTORED) {
+        // The restoration before has no other author than that of the change before it.
+        Some(before) => before
+            .split_once(LAST_SET)
+            .map_or_else(String::new, |(_, last)| last.to_owned()),
+        None if by.is_empty() || by == AUTHOR => String::new(),
+        None if why.is_empty() => by.to_owned(),
+        None => {
+            let why: String = why.chars().take(REASON_CHARS).collect();
+            format!("{by}: {why}")
+        }
+    };
+    let last_set = if last.is_empty() { "" } else { LAST_SET };
+    format!("{RESTORED} {what}{last_set}{last}")
 }
 
 async fn restore(
@@ -427,7 +454,7 @@ async fn restore(
             .map(|(field, text)| (field.clone(), Some(text.clone())))
             .collect(),
         by: AUTHOR.to_owned(),
-        why: format!("{RESTORED} the knobs were missing in Redis"),
+        why: restored_because("the knobs were missing in Redis", fields),
         create: true,
         absent_only: true,
         restores: true,
@@ -441,6 +468,30 @@ async fn restore(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_restored_stop_keeps_its_author_and_its_reason_however_often_it_is_restored() {
+        let told = |by: &str, why: &str| {
+            let fields = [("by", by), ("why", why)].map(|(f, t)| (f.to_owned(), t.to_owned()));
+            restored_because("Redis was empty", &BTreeMap::from(fields))
+        };
+        let once = told("ann", "the database is ill");
+        assert_eq!(
+            once,
+            "restored: Redis was empty; the last recorded author was ann: the database is ill"
+        );
+        assert_eq!(told(AUTHOR, &once), once);
+        assert_eq!(
+            told("file", ""),
+            "restored: Redis was empty; the last recorded author was file"
+        );
+        assert_eq!(
+            told(AUTHOR, "made on first use, from gcal:*"),
+            "restored: Redis was empty"
+        );
+        assert_eq!(told(AUTHOR, "restored: x"), "restored: Redis was empty");
+        assert!(told("ann", &"x".repeat(5000)).len() < 600);
+    }
 
     #[test]
     fn an_older_copy_of_the_knobs_is_told_from_a_throttle_that_was_made_anew() {
