@@ -428,7 +428,7 @@ async fn bring_forward(
 fn restored_because(what: &str, recorded: &BTreeMap<String, String>) -> String {
     let text = |field: &str| recorded.get(field).map_or("", String::as_str);
     let (by, why) = (text("by"), text("why"));
-    let last = match why.strip_prefix(RESTORED) {
+    let last = match why.strip_prefix(RESTORED).filter(|_| by == AUTHOR) {
         // The restoration before has no other author than that of the change before it.
         Some(before) => before
             .split_once(LAST_SET)
