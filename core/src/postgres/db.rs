@@ -23,9 +23,15 @@ use super::unnamed::cannot_prepare;
 /// table was empty must not scan it sequentially once it is full, nor collect all matches from an
 /// index before a limit sees the first. A forgotten transaction must not pin old rows, and nothing
 /// may wait for long behind a transaction that a producer leaves open.
+///
+/// Names are looked up in the system's schema alone. A function or an operator of another schema
+/// whose types fit better is called in place of the system's, so whoever may create one in `public`
+/// would run code with the rights of the schema's owner.
 macro_rules! settings {
     ($set:literal) => {
         concat!(
+            $set,
+            " search_path = pg_catalog, pg_temp; ",
             $set,
             " jit = off; ",
             $set,
@@ -365,5 +371,9 @@ mod tests {
         assert_eq!(begin, "begin isolation level read committed");
         assert!(others.starts_with("_transaction_isolation = 'read committed'; "));
         assert!(session.contains("set lock_timeout = '3s'"), "{session}");
+        assert!(
+            session.starts_with("set search_path = pg_catalog, pg_temp; "),
+            "{session}"
+        );
     }
 }

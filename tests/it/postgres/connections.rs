@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use flyball::jobs::Queue;
 use flyball::postgres::{Access, Db};
 use futures_util::future::join_all;
 use sqlx::Row;
@@ -9,6 +10,16 @@ use sqlx::Row;
 use crate::support::{Database, database, eventually};
 
 const SOON: Duration = Duration::from_secs(30);
+
+/// A function that fits an array of numbers better than that of the system, which takes any array.
+pub(super) const PLANTED: &str = "
+    create function public.unnest(bigint[]) returns setof bigint language plpgsql as $$
+    begin
+        raise exception 'planted code runs as %', current_user;
+    end $$";
+
+/// Statements of a Flyball session call such functions by their plain names.
+pub(super) const COUNTED: &str = "select count(*) from unnest('{1, 2}'::bigint[])";
 
 /// The process of the server that answers.
 async fn process(db: &Db) -> i32 {
@@ -139,4 +150,29 @@ async fn a_statement_that_fails_leaves_its_connection_usable() {
         assert!(sqlx::query("select 1 / 0").execute(&db).await.is_err());
         assert_eq!(process(&db).await, first);
     }
+}
+
+#[tokio::test]
+async fn what_others_plant_in_public_is_not_called_with_the_rights_of_the_owner() {
+    let database = database().await;
+    sqlx::raw_sql(PLANTED)
+        .execute(database.pool())
+        .await
+        .unwrap();
+    let usual: Result<i64, _> = sqlx::query_scalar(COUNTED).fetch_one(database.pool()).await;
+    assert!(usual.unwrap_err().to_string().contains("planted code"));
+
+    let queue = Queue::connect(database.url(), 2, SOON).await.unwrap();
+    let counted: i64 = sqlx::query_scalar(COUNTED)
+        .fetch_one(&queue.pool)
+        .await
+        .unwrap();
+    assert_eq!(counted, 2);
+    let mut transaction = queue.pool.begin().await.unwrap();
+    let counted: i64 = sqlx::query_scalar(COUNTED)
+        .fetch_one(&mut transaction)
+        .await
+        .unwrap();
+    assert_eq!(counted, 2);
+    transaction.commit().await.unwrap();
 }

@@ -11,6 +11,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use sqlx::{Executor, PgPool, Row};
 
+use super::connections::{COUNTED, PLANTED};
 use crate::governor::POLICY;
 use crate::support::ledger::{Ledger, assert_nothing_is_left_behind};
 use crate::support::pgbouncer::{PgBouncer, SERVER_CONNECTIONS};
@@ -84,6 +85,19 @@ async fn statements_run_with_their_settings_and_leave_nothing_on_the_servers_con
 }
 
 #[tokio::test]
+async fn what_others_plant_in_public_is_not_called_behind_a_pooler() {
+    let (database, _pooler, db) = pooled().await;
+    database.pool().execute(PLANTED).await.unwrap();
+
+    let counted = sqlx::query_scalar(COUNTED).fetch_one(&db).await;
+    assert_eq!(counted.unwrap_or(0_i64), 2);
+    let mut transaction = db.begin().await.unwrap();
+    let counted = sqlx::query_scalar(COUNTED).fetch_one(&mut transaction);
+    assert_eq!(counted.await.unwrap_or(0_i64), 2);
+    transaction.commit().await.unwrap();
+}
+
+#[tokio::test]
 async fn what_is_published_for_a_tenant_leaves_no_statement_on_the_servers_connections() {
     let (_database, pooler, db) = pooled().await;
     // Each is a program that names its first statement as the others do.
@@ -108,7 +122,7 @@ async fn what_cannot_be_committed_is_an_error_of_the_call_and_hands_out_no_row()
     let tables = "create table one (id int primary key);
         create table two (id int references one (id) deferrable initially deferred)";
     database.pool().execute(tables).await.unwrap();
-    let insert = "insert into two values (1) returning id";
+    let insert = "insert into public.two values (1) returning id";
 
     let refusals = [
         sqlx::query(insert).execute(&db).await.map(drop),
@@ -131,7 +145,7 @@ async fn what_cannot_be_committed_is_an_error_of_the_call_and_hands_out_no_row()
             "23503"
         );
     }
-    let rows: i64 = sqlx::query_scalar("select count(*) from two")
+    let rows: i64 = sqlx::query_scalar("select count(*) from public.two")
         .fetch_one(&db)
         .await
         .unwrap();
@@ -147,7 +161,7 @@ async fn a_failed_or_dropped_call_leaves_no_transaction_open_and_the_next_one_wo
         .await
         .unwrap();
     for cut_after_ms in 0..40_u64 {
-        let insert = sqlx::query("insert into n select 1 from pg_sleep(0.02)").execute(&db);
+        let insert = sqlx::query("insert into public.n select 1 from pg_sleep(0.02)").execute(&db);
         let _ = tokio::time::timeout(Duration::from_millis(cut_after_ms / 2), insert).await;
         let begun =
             tokio::time::timeout(Duration::from_millis(cut_after_ms / 10), db.begin()).await;
@@ -428,8 +442,8 @@ async fn whole_processes_enqueue_run_cancel_retry_rescue_govern_and_reindex_thro
     assert_eq!(terms, 1);
 
     // A reindex reads and writes the queue's own database.
-    let table = "create table pages (id int primary key, title text);
-        insert into pages select n, 'page ' || n from generate_series(1, 500) n";
+    let table = "create table public.pages (id int primary key, title text);
+        insert into public.pages select n, 'page ' || n from generate_series(1, 500) n";
     through.pool.execute(table).await.unwrap();
     let args = json!({"source": {"name": "own", "table": "pages", "key": "id"},
         "sink": {"name": "own", "table": "search.pages"}});

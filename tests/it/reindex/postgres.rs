@@ -530,7 +530,7 @@ async fn a_worker_runs_it_from_a_table_into_an_index_and_into_a_table() {
     .unwrap();
     execute(
         &queue.pool,
-        "create table n (id int primary key, title text); insert into n select n, 'number ' || n from generate_series(1, 2345) n",
+        "create table public.n (id int primary key, title text); insert into public.n select n, 'number ' || n from generate_series(1, 2345) n",
     )
     .await;
 

@@ -155,7 +155,7 @@ async fn a_job_names_what_the_operator_has_given_and_every_interface_refuses_the
          [reindex.sinks.search]\ntype = \"elastic\"\nurl = \"{url}\"\nindexes = [\"articles-*\"]\nauthorization_env = \"SEARCH_KEY\"\n\
          [reindex.sinks.fts]\ntype = \"postgres\"\ntables = [\"search.articles\"]\n",
     ));
-    let tables = "create table articles (id int primary key, title text); insert into articles values (1, 'one'), (2, 'two')";
+    let tables = "create table public.articles (id int primary key, title text); insert into public.articles values (1, 'one'), (2, 'two')";
     sqlx::raw_sql(tables).execute(fixture.pool()).await.unwrap();
     let process = fixture.serve_with(
         &[],
@@ -224,7 +224,8 @@ async fn even_where_jobs_bring_addresses_a_secret_goes_only_to_the_origin_that_i
  {
     let fixture = ProcessFixture::new("rps = -1").await;
     let (index, url) = Index::start().await;
-    let tables = "create table articles (id int primary key); insert into articles values (1)";
+    let tables =
+        "create table public.articles (id int primary key); insert into public.articles values (1)";
     sqlx::raw_sql(tables).execute(fixture.pool()).await.unwrap();
     let process = fixture.serve_with(
         &[],

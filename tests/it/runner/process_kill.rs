@@ -300,8 +300,8 @@ async fn a_reindex_that_is_killed_ten_times_ends_complete_although_it_has_three_
     const ROWS: i64 = 20_000;
     let fixture = ProcessFixture::new("rps = 1500\nburst = 1\nwindow = 0.1").await;
     sqlx::raw_sql(
-        "create table source (id int primary key, title text);
-         insert into source select n, 'number ' || n from generate_series(1, 20000) n",
+        "create table public.source (id int primary key, title text);
+         insert into public.source select n, 'number ' || n from generate_series(1, 20000) n",
     )
     .execute(fixture.pool())
     .await
@@ -336,8 +336,8 @@ async fn a_reindex_that_is_killed_ten_times_ends_complete_although_it_has_three_
         .until_completed(&[job], Duration::from_secs(60))
         .await;
     let missing =
-        fixture.count("select count(*) from source s where not exists (select 1 from sink k where k.id = s.id::text)").await;
-    let stored = fixture.count("select count(*) from sink").await;
+        fixture.count("select count(*) from public.source s where not exists (select 1 from public.sink k where k.id = s.id::text)").await;
+    let stored = fixture.count("select count(*) from public.sink").await;
     println!("killed at {cursors:?}; {stored} documents stored, {missing} missing");
     assert_eq!(
         (stored, missing, fixture.ended(&[job], "lost").await),

@@ -27,7 +27,8 @@ const LISTEN_TIMEOUT: Duration = Duration::from_secs(5);
 /// The queue: a pool of connections and the statements that run on it.
 #[derive(Clone)]
 pub struct Queue {
-    /// The main pool of connections.
+    /// The main pool of connections. If Flyball has opened it, statements name the schema of what
+    /// is not the system's: `public.customer`.
     pub pool: Db,
     /// The connections of the heartbeat alone, so that a crowd of requests does not get the worker
     /// declared dead.
