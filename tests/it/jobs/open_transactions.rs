@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use flyball::jobs::postgres::{Ending, LaneClaim};
-use flyball::jobs::{CancelAnswer, NewJob, Queue, State};
+use flyball::jobs::{CancelAnswer, NewJob, OnceAnswer, Queue, State};
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Executor, Row};
 
@@ -221,6 +221,52 @@ async fn a_stranger_who_keeps_an_advisory_lock_keeps_no_tenant_from_sending() {
         .execute("select pg_advisory_unlock_all()")
         .await
         .unwrap();
+}
+
+#[tokio::test]
+async fn a_stranger_who_knows_the_key_of_a_request_cannot_have_it_refused_as_running() {
+    let (database, queue) = queue().await;
+    let (keyed, unkeyed, body) = ([7_u8; 32], [8_u8; 32], [9_u8; 32]);
+    let mut stranger = database.pool().begin().await.unwrap();
+    // The name that the lock would have without a secret.
+    let lock = "select pg_advisory_xact_lock(hashtextextended('flyball.request ' || encode($1, 'hex'), 0))";
+    for digest in [&keyed[..], &unkeyed[..]] {
+        sqlx::query(lock)
+            .bind(digest)
+            .execute(&mut *stranger)
+            .await
+            .unwrap();
+    }
+
+    let sender = ("tenant:acme", "web");
+    let request = (&keyed[..], &body[..]);
+    let enqueued = queue.enqueue_once(sender, &http(), request).await;
+    assert!(matches!(enqueued.unwrap(), OnceAnswer::Enqueued(_)));
+    let accepted: Vec<String> = sqlx::query_scalar(
+        "select answer from flyball.accept_excess('acme', 'web', array[$1::bytea], array[$2::bytea], '{f}',
+            array['{\"channel\": \"sms\", \"to\": \"+15550100\", \"body\": \"x\"}'::jsonb], '{p}', '{\"\"}', '{2}', '{null}')",
+    )
+    .bind(&unkeyed[..])
+    .bind(&body[..])
+    .fetch_all(&queue.pool)
+    .await
+    .unwrap();
+    assert_eq!(accepted, ["new"]);
+    stranger.rollback().await.unwrap();
+
+    // The lock of the request itself is kept until its transaction ends.
+    let mut first = database.pool().begin().await.unwrap();
+    let find = "select answer from flyball.find_request($1, '', true, true)";
+    let new: String = sqlx::query_scalar(find)
+        .bind(&body[..])
+        .fetch_one(&mut *first)
+        .await
+        .unwrap();
+    let request = (&body[..], &body[..]);
+    let repeated = queue.enqueue_once(sender, &http(), request).await;
+    assert_eq!(new, "new");
+    assert!(matches!(repeated.unwrap(), OnceAnswer::Running));
+    first.rollback().await.unwrap();
 }
 
 #[tokio::test]
