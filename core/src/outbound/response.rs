@@ -95,12 +95,8 @@ impl Response {
         let secrets = secrets(request);
         let kept = KEPT_HEADERS.iter().filter_map(|name| {
             let value = self.headers.get(*name)?;
-            // The part after the path may be a secret.
-            let value = if *name == "location" {
-                value.split(['?', '#']).next().unwrap_or_default()
-            } else {
-                value
-            };
+            let place = (*name == "location").then(|| without_secret_parts(value));
+            let value = place.as_deref().unwrap_or(value);
             let value: String = tidy(value, &secrets).chars().take(KEPT_CHARS).collect();
             (!value.is_empty()).then(|| format!("{name}: {value}"))
         });
@@ -115,6 +111,20 @@ impl Response {
             body if body.is_empty() => format!("answered {}{kept}", self.status),
             body => format!("answered {}{kept}: {body}", self.status),
         }
+    }
+}
+
+/// Returns an address without its name and password, and without the part after the path, which may
+/// be a secret as well.
+fn without_secret_parts(address: &str) -> String {
+    let whole = address.split(['?', '#']).next().unwrap_or_default();
+    let Some((scheme, rest)) = whole.split_once("//") else {
+        return whole.to_owned();
+    };
+    let (authority, path) = rest.split_at(rest.find(['/', '\\']).unwrap_or(rest.len()));
+    match authority.rsplit_once('@') {
+        Some((_, host)) => format!("{scheme}//***@{host}{path}"),
+        None => whole.to_owned(),
     }
 }
 
@@ -388,6 +398,25 @@ mod tests {
             Scope::Throttle
         );
         assert_eq!(scope(&[], "key"), Scope::Key);
+    }
+
+    #[test]
+    fn the_place_of_a_redirect_is_shown_without_its_name_and_password() {
+        for (place, shown) in [
+            (
+                "https://ann:pw@b.example/p@q?token=abc",
+                "https://***@b.example/p@q",
+            ),
+            ("//ann:p@w@b.example", "//***@b.example"),
+            ("https://b.example/p@q", "https://b.example/p@q"),
+            ("/login@home#token", "/login@home"),
+        ] {
+            let Outcome::Dead { error } = outcome(302, &[("location", place)], "") else {
+                panic!("dead")
+            };
+            let told = format!("(location: {shown})");
+            assert!(error.contains(&told), "{error}");
+        }
     }
 
     #[test]
