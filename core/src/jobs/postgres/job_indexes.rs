@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use jiff_sqlx::Timestamp;
-use sqlx::{AssertSqlSafe, PgPool, Row};
+use sqlx::{AssertSqlSafe, Executor, PgPool, Row};
 
 use super::Queue;
 use crate::jobs::{Error, JobIndex};
@@ -19,6 +19,10 @@ const INDEXES_MAX: i64 = 8;
 
 /// The time that a lock is waited for: all claims and producers would wait behind it.
 const LOCK_TIMEOUT: &str = "set lock_timeout = '100ms'";
+
+/// The settings of the session. An index with a function that somebody has planted in another schema
+/// would call it with the rights of the schema's owner for each job.
+const SESSION: &str = "set search_path = pg_catalog, pg_temp; set lock_timeout = '100ms'";
 
 /// The attempts at a lock, and the pause between two of them.
 const LOCK_ATTEMPTS: usize = 100;
@@ -148,12 +152,7 @@ impl Queue {
         };
         let options = sqlx::postgres::PgPoolOptions::new().max_connections(1);
         let options = options.after_connect(|connection, _| {
-            Box::pin(async move {
-                sqlx::query(LOCK_TIMEOUT)
-                    .execute(connection)
-                    .await
-                    .map(drop)
-            })
+            Box::pin(async move { connection.execute(SESSION).await.map(drop) })
         });
         Ok(options.connect_lazy_with((*sessions.connect_options()).clone()))
     }

@@ -514,3 +514,29 @@ async fn an_index_waits_for_an_old_reader_longer_than_for_any_lock() {
     let of_customer = by(args(json!({"customer": {"id": 7}})));
     assert_eq!(found(&queue, &of_customer).await.len(), 1);
 }
+
+#[tokio::test]
+async fn an_index_calls_nothing_that_others_plant_in_public() {
+    let (database, queue) = queue().await;
+    kinds(&queue).await;
+    queue
+        .enqueue(&[NewJob::new("report", json!({"customer": {"id": 7}}))])
+        .await
+        .unwrap();
+    // It fits the second argument of the index better than that of the system.
+    sqlx::raw_sql(
+        "create function public.jsonb_hash_extended(jsonb, int) returns bigint language plpgsql immutable as $$
+         begin
+             raise exception 'planted code runs as %', current_user;
+         end $$",
+    )
+    .execute(database.pool())
+    .await
+    .unwrap();
+
+    let names = ["customer".to_owned(), "id".to_owned()];
+    queue.create_job_index(Some(&names)).await.unwrap();
+
+    let of_customer = by(args(json!({"customer": {"id": 7}})));
+    assert_eq!(found(&queue, &of_customer).await.len(), 1);
+}
