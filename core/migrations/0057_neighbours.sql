@@ -1,5 +1,5 @@
--- Chapter 57: the lock of a request has a name that only the owner of the schema can compute.
---
+-- Chapter 57: neighbours in the database keep no lock of a request, and plant no code below a function that operators call.
+
 -- Every role that may connect can keep an advisory lock. This one was named after the sender and the idempotency key of
 -- the request, which others can know or guess, or after its body: while somebody kept it, the request was refused as
 -- running, or waited. The name is made with the key of the installation, as digests of recipients are.
@@ -33,4 +33,22 @@ $t$),
         body := replace(body, change.was, change.becomes);
     end loop;
     execute body;
+end $migration$;
+
+-- An operator's session has `public` in its path, and a function there whose types fit better than those of the system's
+-- would run with the operator's rights below one of these. The other functions that are documented have had a path
+-- of their own since 0040, or before.
+do $migration$
+declare
+    one record;
+begin
+    for one in
+        select p.oid::regprocedure as name
+        from pg_proc p
+        where p.pronamespace = 'flyball'::regnamespace and p.prokind = 'f'
+            and p.proname in ('cancel_jobs', 'discard_dead', 'pause_all', 'purge_lane', 'register_kind', 'requeue_dead', 'resume_all',
+                'set_retention', 'set_weight')
+    loop
+        execute format('alter function %s set search_path = pg_catalog, pg_temp', one.name);
+    end loop;
 end $migration$;
