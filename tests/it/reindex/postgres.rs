@@ -150,6 +150,36 @@ async fn a_document_is_the_whole_row_whatever_its_columns_are_called() {
 }
 
 #[tokio::test]
+async fn a_reindex_calls_nothing_that_others_plant_in_public() {
+    let database = database().await;
+    execute(
+        database.pool(),
+        "create table shown (id int primary key, title text);
+         insert into shown values (1, 'one');
+         create function to_jsonb(shown) returns jsonb language sql as $$ select '{\"id\": 1}'::jsonb $$;
+         create function unnest(text[]) returns setof text language sql as 'select null::text'",
+    )
+    .await;
+    let wanted = json!({"table": "shown", "key": "id"});
+
+    let read = read_all(&source(database.pool(), wanted, "id")).await;
+    let sink = PostgresSink::open(
+        ReindexDatabase::of(database.pool()),
+        &DatabaseRights::default(),
+        &["kept".to_owned()],
+        Some(vec!["title".into()]),
+        "simple",
+        2,
+    );
+    sink.prepare().await.unwrap();
+    sink.write(&read).await.unwrap();
+
+    let found = sqlx::query_scalar("select count(*) from kept where tsv @@ 'one'::tsquery");
+    let found: i64 = found.fetch_one(database.pool()).await.unwrap();
+    assert_eq!(found, 1);
+}
+
+#[tokio::test]
 async fn json_that_jsonb_refuses_is_read_as_it_is_on_one_line() {
     let database = database().await;
     execute(

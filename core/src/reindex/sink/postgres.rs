@@ -87,13 +87,16 @@ impl PostgresSink {
         let deleted: Vec<_> = deleted.into_iter().map(id).collect();
         let ids: Vec<_> = stored.iter().map(|document| id(document)).collect();
         let bodies: Vec<_> = stored.iter().map(|document| document.json()).collect();
+        // With the name of its schema, the system's function is called and none that fits better.
         let searched = match &self.text {
             None => "d.body",
-            Some(_) => "(select jsonb_agg(d.body -> field) from unnest($4::text[]) field)",
+            Some(_) => {
+                "(select pg_catalog.jsonb_agg(d.body -> field) from pg_catalog.unnest($4::text[]) field)"
+            }
         };
         let statement = format!(
             "insert into {} (id, body, tsv)
-             select d.id, d.body, jsonb_to_tsvector($3::text::regconfig, {searched}, '[\"string\"]')
+             select d.id, d.body, pg_catalog.jsonb_to_tsvector($3::text::regconfig, {searched}, '[\"string\"]')
              from (
                  select distinct on (id) id, body::jsonb
                  from unnest($1::text[], $2::text[]) with ordinality as u (id, body, place)

@@ -101,12 +101,16 @@ impl PostgresSource {
                 of_q(columns).join(", ")
             ),
         };
-        // A column of the type json may hold what jsonb refuses, such as \u0000. It is then sent as
-        // it is, on one line: between its values a line break is the same as a space, and within
-        // them there is none.
+        // With the name of its schema, the system's function is called and none that fits better. A
+        // column of the type json may hold what jsonb refuses, such as \u0000. It is then sent as it
+        // is, on one line: between its values a line break is the same as a space, and within them
+        // there is none.
         let document = [
-            format!("{}::text", row("to_jsonb")),
-            format!("translate({}::text, E'\\n\\r', '  ')", row("to_json")),
+            format!("{}::text", row("pg_catalog.to_jsonb")),
+            format!(
+                "pg_catalog.translate({}::text, E'\\n\\r', '  ')",
+                row("pg_catalog.to_json")
+            ),
         ];
         let one = |column: &str| format!("q.{}::text", quoted(column));
         let (id, routing) = (
@@ -136,7 +140,7 @@ impl PostgresSource {
             let types: Vec<_> = self
                 .key
                 .iter()
-                .map(|k| format!("format_type(pg_typeof({k}), -1)"))
+                .map(|k| format!("pg_catalog.format_type(pg_catalog.pg_typeof({k}), -1)"))
                 .collect();
             let probe = format!(
                 "select array[{}] from {} q limit 1",
