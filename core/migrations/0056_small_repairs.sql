@@ -1,4 +1,4 @@
--- Chapter 58: arguments of null, cascades of many jobs, and smaller repairs.
+-- Chapter 56: cascades of many jobs, and smaller repairs.
 
 -- === Jobs that wait for jobs that wait ============================================================
 
