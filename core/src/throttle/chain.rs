@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::bucket::{Bucket, Rate, UsageCounters};
-use super::learned::ThrottleRefusal;
 use super::rolling_window::{WindowGrants, WindowLimit};
+use super::throttle_refusal::ThrottleRefusal;
 
 /// A throttle of the chain.
 #[derive(Clone, Debug)]

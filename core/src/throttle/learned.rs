@@ -209,6 +209,17 @@ pub fn pause_us(said_us: Option<f64>, strikes: f64, is_known: bool, jitter: f64)
     (plain * (1.0 + JITTER * jitter)).floor()
 }
 
+/// A refusal of a key, with the pause that follows it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct KeyRefusal {
+    /// The time of the refusal, unix microseconds.
+    pub at: f64,
+    /// The end of the pause, unix microseconds.
+    pub until: f64,
+    /// True if the server stated the delay; false if back-off gave it.
+    pub is_stated: bool,
+}
+
 /// The learned state of a key that was refused or whose quota was reported.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Learned {
@@ -261,112 +272,137 @@ impl Learned {
         }
     }
 
-    /// Records a refusal at `now` with a pause until `until`, which the server stated (`said`) or
-    /// back-off gave.
+    /// Records a refusal.
     ///
     /// `configured` is the key's own rate, 0 or below for none; only a key that `learns` gets a new
     /// rate.
-    pub fn refuse(
-        &mut self,
-        now: f64,
-        until: f64,
-        answer: bool,
-        configured: RateLimit,
-        learns: bool,
-    ) {
+    pub fn refuse(&mut self, refusal: KeyRefusal, configured: RateLimit, learns: bool) {
         self.refused += 1.0;
         // A job that was under way when the others were refused adds no information.
-        if self.grows_from <= now {
+        if self.grows_from <= refusal.at {
             if learns {
-                (self.settle, self.cut) = self.found(now, until, answer, configured);
+                (self.settle, self.cut) = self.found(refusal, configured);
             }
             self.strikes += 1.0;
             self.lately = 0.0;
         }
-        self.grows_from = self.grows_from.max(until);
+        self.grows_from = self.grows_from.max(refusal.until);
         self.lately_from = self.grows_from;
         self.probe = ProbeCredit::begin(self.grows_from);
     }
 
     /// Returns the rate at which the curve settles after a refusal, and the share by which it
     /// begins below.
-    fn found(&self, now: f64, until: f64, answer: bool, configured: RateLimit) -> (f64, f64) {
+    fn found(&self, refusal: KeyRefusal, configured: RateLimit) -> (f64, f64) {
         let before = self.settle;
-        let tried = match configured.rate() {
-            Some(_) if before > 0.0 => self.curve(now).slower(configured),
-            _ => self.curve(now),
-        };
-        let tried = tried.number();
-        let (is_guess, is_known) = (self.cut == GUESS, self.has_known_rate());
-        let is_row = self.strikes > 0.0;
-        let span = now - self.lately_from;
-        // A guess doubles while it is counted, and is refused somewhere on the way.
-        let (share, found) = match is_guess {
-            true => (GUESS_LIMITED_SHARE, GUESS_FOUND),
-            false => (RATE_LIMITED_SHARE, FOUND),
-        };
-        let is_near =
-            before > 0.0 && !is_row && span >= 1e6 && self.lately * 1e6 >= share * tried * span;
-        // The count goes on through refusals in a row: a server that counts in windows has allowed
-        // so much in all that time. Its window ends between this refusal and the end of the pause.
-        let counted_to = match () {
-            () if answer && until - now >= 1e6 => until - ROUNDED_UP_US,
-            () if answer => until,
-            () if is_row => (now + until) / 2.0,
-            () => until,
-        };
-        let counted = counted_to - self.since;
-        let mean = if self.done > 0.0 && counted > 0.0 {
-            self.done * 1e6 / counted
-        } else {
-            0.0
-        };
+        let mean = self.mean_rate(refusal);
         // The pause was shorter than the rest of the server's window, and the mean still fits.
-        if is_row && is_known && mean >= RATE_LIMITED_SHARE * before {
+        if self.is_row() && self.has_known_rate() && mean >= RATE_LIMITED_SHARE * before {
             return (before.min(mean), self.cut);
         }
-        // One refusal takes no more than its share, because times without work are not refusals.
-        let most = match () {
-            () if is_row => ROW_CUT,
-            () if is_guess => CUT,
-            () => {
-                let counted = (span / COUNTED_US).max(self.lately / COUNTED_TOKENS);
-                CUT * counted.clamp(LEAST_PART, 1.0)
-            }
+        // With successes near the rate in force, that rate is what the server allows. The mean
+        // would count our own pause and the time below the rate, and sink with each refusal.
+        let in_force = self.confirmed_rate(refusal, configured);
+        let least = before * (1.0 - self.most_taken(refusal.at));
+        let settle = match in_force {
+            Some(rate) => rate.max(least),
+            None if mean > 0.0 => mean.max(least),
+            None if before > 0.0 => least,
+            None => configured.rate().unwrap_or(0.0),
         };
-        let least = before * (1.0 - most);
-        let settle = match () {
-            // With successes near the rate in force, that rate is what the server allows. The mean
-            // would count our own pause and the time below the rate, and sink with each refusal. Of
-            // a stated delay the part beyond rounding counts.
-            () if is_near => {
-                let stated = if answer {
-                    (until - now - 1e6).max(0.0)
-                } else {
-                    0.0
-                };
-                (tried * found * span / (span + stated)).max(least)
-            }
-            () if mean > 0.0 => mean.max(least),
-            () if before > 0.0 => least,
-            () => configured.rate().unwrap_or(0.0),
-        };
-        let has_stayed = |share: f64| (settle - before).abs() < share * before;
-        let is_same = has_stayed(NEAR_KNOWN_RATE);
-        let cut = match () {
-            () if is_near && has_stayed(SURE_KNOWN_RATE) => SURE_CUT,
-            () if (is_near && is_same) || has_stayed(SURE_KNOWN_RATE) => NEAR_CUT,
-            () if is_near || is_same || (is_row && is_known) => CUT,
-            // The key's own rate is not a guess.
-            () if before == 0.0 && self.done == 0.0 => CUT,
-            () => GUESS,
-        };
+        let cut = self.cut_after(settle, in_force.is_some());
         let settle = if settle > 0.0 {
             settle.max(1e-6)
         } else {
             settle
         };
         (settle, cut)
+    }
+
+    /// Returns true if the refusal follows another one without a success in between.
+    fn is_row(&self) -> bool {
+        self.strikes > 0.0
+    }
+
+    /// Returns the rate in force as the server's rate, if so much of it succeeded lately that it is
+    /// the cause of the refusal.
+    fn confirmed_rate(&self, refusal: KeyRefusal, configured: RateLimit) -> Option<f64> {
+        let tried = match configured.rate() {
+            Some(_) if self.settle > 0.0 => self.curve(refusal.at).slower(configured),
+            _ => self.curve(refusal.at),
+        };
+        let tried = tried.number();
+        // A guess doubles while it is counted, and is refused somewhere on the way.
+        let (share, found) = match self.cut == GUESS {
+            true => (GUESS_LIMITED_SHARE, GUESS_FOUND),
+            false => (RATE_LIMITED_SHARE, FOUND),
+        };
+        let span = refusal.at - self.lately_from;
+        let is_near = self.settle > 0.0
+            && !self.is_row()
+            && span >= 1e6
+            && self.lately * 1e6 >= share * tried * span;
+        // Of a stated delay the part beyond rounding counts.
+        let stated = if refusal.is_stated {
+            (refusal.until - refusal.at - 1e6).max(0.0)
+        } else {
+            0.0
+        };
+        is_near.then(|| tried * found * span / (span + stated))
+    }
+
+    /// Returns the mean rate of successes since the count began, 0 if there were none.
+    ///
+    /// The count goes on through refusals in a row: a server that counts in windows has allowed so
+    /// much in all that time. Its window ends between this refusal and the end of the pause.
+    fn mean_rate(&self, refusal: KeyRefusal) -> f64 {
+        let KeyRefusal {
+            at,
+            until,
+            is_stated,
+        } = refusal;
+        let counted_to = match () {
+            () if is_stated && until - at >= 1e6 => until - ROUNDED_UP_US,
+            () if is_stated => until,
+            () if self.is_row() => (at + until) / 2.0,
+            () => until,
+        };
+        let counted = counted_to - self.since;
+        if self.done > 0.0 && counted > 0.0 {
+            self.done * 1e6 / counted
+        } else {
+            0.0
+        }
+    }
+
+    /// Returns the largest share that a refusal at `now` takes away, because times without work are
+    /// not refusals.
+    fn most_taken(&self, now: f64) -> f64 {
+        if self.is_row() {
+            return ROW_CUT;
+        }
+        if self.cut == GUESS {
+            return CUT;
+        }
+        let span = now - self.lately_from;
+        let counted = (span / COUNTED_US).max(self.lately / COUNTED_TOKENS);
+        CUT * counted.clamp(LEAST_PART, 1.0)
+    }
+
+    /// Returns the share by which the curve begins below the new rate `settle`: the less, the surer
+    /// that rate is.
+    fn cut_after(&self, settle: f64, is_near: bool) -> f64 {
+        let before = self.settle;
+        let has_stayed = |share: f64| (settle - before).abs() < share * before;
+        let is_same = has_stayed(NEAR_KNOWN_RATE);
+        match () {
+            () if is_near && has_stayed(SURE_KNOWN_RATE) => SURE_CUT,
+            () if (is_near && is_same) || has_stayed(SURE_KNOWN_RATE) => NEAR_CUT,
+            () if is_near || is_same || (self.is_row() && self.has_known_rate()) => CUT,
+            // The key's own rate is not a guess.
+            () if before == 0.0 && self.done == 0.0 => CUT,
+            () => GUESS,
+        }
     }
 
     /// Returns the share by which the curve of a guess begins below `settle` after a row of
@@ -531,59 +567,6 @@ impl Learned {
         } else {
             PERIOD_S
         }
-    }
-}
-
-/// A refusal that concerned a whole throttle.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ThrottleRefusal {
-    /// The end of the pause, unix microseconds.
-    pub until: f64,
-    /// The limit of jobs that may go at once after the pause.
-    pub probe: ProbeCredit,
-    /// The number of refusals in a row without a success in between.
-    pub strikes: f64,
-    /// The answer of the server, as text.
-    pub why: String,
-}
-
-impl ThrottleRefusal {
-    /// Returns the strikes before a refusal at `now`, as [`Learned::strikes_before`] does.
-    pub fn strikes_before(&self, now: f64) -> f64 {
-        if self.until > now {
-            (self.strikes - 1.0).max(0.0)
-        } else {
-            self.strikes
-        }
-    }
-
-    /// Returns the state after a refusal at `now` that pauses until `until`, following `before`.
-    pub fn again(before: Option<&Self>, now: f64, until: f64, why: &str) -> Self {
-        let begun = |until: f64, strikes: f64| Self {
-            until,
-            probe: ProbeCredit::begin(until),
-            strikes,
-            why: why.to_owned(),
-        };
-        match before {
-            // A job that was under way when the others were refused adds no information.
-            Some(known) if known.until > now && known.until >= until => known.clone(),
-            Some(known) if known.until > now => begun(until, known.strikes),
-            Some(known) => begun(until, known.strikes + 1.0),
-            None => begun(until, 1.0),
-        }
-    }
-
-    /// Records answers at `now`; returns true once the refusal no longer limits anything.
-    pub fn answered(&mut self, succeeded: f64, failed: f64, now: f64) -> bool {
-        if now < self.until {
-            return false;
-        }
-        if succeeded > 0.0 {
-            self.strikes = 0.0;
-        }
-        self.probe.answered(succeeded, failed, true, now);
-        self.probe.credit < 0.0
     }
 }
 

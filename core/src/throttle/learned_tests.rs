@@ -3,13 +3,30 @@ use super::*;
 
 const S: f64 = 1e6;
 
+/// Creates a refusal with a delay that the server stated.
+fn stated(at: f64, until: f64) -> KeyRefusal {
+    KeyRefusal {
+        at,
+        until,
+        is_stated: true,
+    }
+}
+
+/// Creates a refusal with a pause that back-off gave.
+fn backed_off(at: f64, until: f64) -> KeyRefusal {
+    KeyRefusal {
+        is_stated: false,
+        ..stated(at, until)
+    }
+}
+
 /// Returns a key that was refused at 10 s, succeeded at `rate`, was refused again at 20 s for a
 /// second, and settled at `rate`.
 fn refused_at(rate: f64) -> Learned {
     let mut learned = Learned::new(0.0);
-    learned.refuse(10.0 * S, 10.0 * S, true, RateLimit::new(rate), true);
+    learned.refuse(stated(10.0 * S, 10.0 * S), RateLimit::new(rate), true);
     learned.answered(rate * 11.0, rate * 11.0, 0.0, false, 19.0 * S);
-    learned.refuse(20.0 * S, 21.0 * S, true, RateLimit::new(1000.0), true);
+    learned.refuse(stated(20.0 * S, 21.0 * S), RateLimit::new(1000.0), true);
     (learned.settle, learned.cut) = (rate, CUT);
     learned
 }
@@ -19,7 +36,7 @@ fn a_guess_doubles_until_it_is_refused_and_is_then_near_what_was_tried() {
     // One of sixteen requests at once succeeds: that says next to nothing about the rate.
     let mut learned = Learned::new(0.0);
     learned.answered(1.0, 1.0, 0.0, false, S / 100.0);
-    learned.refuse(S / 100.0, 1.01 * S, false, RateLimit::Unlimited, true);
+    learned.refuse(backed_off(S / 100.0, 1.01 * S), RateLimit::Unlimited, true);
     assert_eq!(learned.cut, GUESS);
     let first = learned.settle;
     let mut now = learned.grows_from;
@@ -37,7 +54,7 @@ fn a_guess_doubles_until_it_is_refused_and_is_then_near_what_was_tried() {
         (now - began) / S
     );
 
-    learned.refuse(now, now + 0.25 * S, false, RateLimit::Unlimited, true);
+    learned.refuse(backed_off(now, now + 0.25 * S), RateLimit::Unlimited, true);
 
     assert!(
         (0.75 * rate..=rate).contains(&learned.settle),
@@ -54,7 +71,7 @@ fn refusals_in_a_row_count_what_the_server_allowed_in_all_that_time() {
     learned.answered(300.0, 300.0, 0.0, false, 2.0 * S);
     let (mut now, mut pause) = (2.0 * S, 1.0 * S);
     while now < 60.0 * S {
-        learned.refuse(now, now + pause, false, RateLimit::Unlimited, true);
+        learned.refuse(backed_off(now, now + pause), RateLimit::Unlimited, true);
         now += pause;
         pause *= 2.0;
     }
@@ -132,7 +149,7 @@ fn one_refusal_takes_no_more_than_its_share_however_long_nothing_was_asked() {
     let mut learned = refused_at(500.0);
     learned.answered(5.0, 5.0, 0.0, false, 22.0 * S);
 
-    learned.refuse(600.0 * S, 601.0 * S, true, RateLimit::new(1000.0), true);
+    learned.refuse(stated(600.0 * S, 601.0 * S), RateLimit::new(1000.0), true);
 
     assert_eq!(learned.settle, 350.0);
 }
@@ -167,9 +184,7 @@ fn stragglers_of_one_refusal_cut_once() {
 
     for ms in 0..30 {
         learned.refuse(
-            20.0 * S + f64::from(ms) * 1000.0,
-            21.0 * S,
-            true,
+            stated(20.0 * S + f64::from(ms) * 1000.0, 21.0 * S),
             RateLimit::new(1000.0),
             true,
         );
@@ -189,7 +204,7 @@ fn stragglers_of_one_refusal_cut_once() {
 fn without_a_success_each_refusal_cuts_again_and_doubles_the_pause() {
     let mut learned = refused_at(500.0);
 
-    learned.refuse(30.0 * S, 31.0 * S, true, RateLimit::new(1000.0), true);
+    learned.refuse(stated(30.0 * S, 31.0 * S), RateLimit::new(1000.0), true);
 
     assert_eq!(
         learned.settle,
@@ -198,7 +213,7 @@ fn without_a_success_each_refusal_cuts_again_and_doubles_the_pause() {
     );
     for _ in 0..3 {
         let now = learned.grows_from;
-        learned.refuse(now, now + 3600.0 * S, true, RateLimit::new(1000.0), true);
+        learned.refuse(stated(now, now + 3600.0 * S), RateLimit::new(1000.0), true);
     }
     assert_eq!(learned.settle, 5500.0 / 20.5 / 8.0, "but by half at most");
     assert_eq!(
@@ -225,8 +240,8 @@ fn without_a_success_each_refusal_cuts_again_and_doubles_the_pause() {
 #[test]
 fn the_first_refusal_of_a_key_takes_its_own_rate_for_what_succeeded() {
     let (mut learned, mut unknown) = (Learned::new(0.0), Learned::new(0.0));
-    learned.refuse(S, 2.0 * S, true, RateLimit::new(40.0), true);
-    unknown.refuse(S, 2.0 * S, true, RateLimit::new(-1.0), true);
+    learned.refuse(stated(S, 2.0 * S), RateLimit::new(40.0), true);
+    unknown.refuse(stated(S, 2.0 * S), RateLimit::new(-1.0), true);
 
     assert_eq!(learned.rate(2.0 * S).number(), 28.0);
     assert!(unknown.rate(2.0 * S).number() < 0.0);
@@ -268,7 +283,7 @@ fn a_probe_that_nobody_answers_for_is_given_up() {
 #[test]
 fn while_the_rate_is_unknown_the_credit_stays() {
     let mut unknown = Learned::new(0.0);
-    unknown.refuse(S, 2.0 * S, true, RateLimit::new(-1.0), true);
+    unknown.refuse(stated(S, 2.0 * S), RateLimit::new(-1.0), true);
     unknown.answered(40.0, 40.0, 0.0, false, 3.0 * S);
     assert_eq!(
         unknown.probe.left(3.0 * S),
@@ -276,7 +291,7 @@ fn while_the_rate_is_unknown_the_credit_stays() {
         "so many at once, and no more"
     );
 
-    unknown.refuse(4.0 * S, 5.0 * S, true, RateLimit::new(-1.0), true);
+    unknown.refuse(stated(4.0 * S, 5.0 * S), RateLimit::new(-1.0), true);
     unknown.answered(40.0, 40.0, 0.0, false, 6.0 * S);
 
     assert!((unknown.settle - 40.0 / 2.5).abs() < 1e-9);
@@ -321,22 +336,6 @@ fn what_was_learned_is_forgotten_when_the_keys_own_rate_is_reached() {
     );
 }
 
-#[test]
-fn a_throttles_refusal_ends_with_its_probes() {
-    let mut refusal = ThrottleRefusal::again(None, 0.0, S, "busy");
-    assert!(
-        !refusal.answered(1.0, 0.0, 0.5 * S),
-        "a straggler's success is no probe's"
-    );
-    assert_eq!(
-        ThrottleRefusal::again(Some(&refusal), 0.5 * S, 0.7 * S, "again"),
-        refusal
-    );
-    refusal.probe.take(1.0, S);
-    assert!(!refusal.answered(1.0, 0.0, S));
-    assert!(refusal.answered(8.0, 0.0, S));
-}
-
 /// Asks, as fast as the law allows, a server that accepts `quota` in each second of its own clock
 /// and refuses the rest without a delay; returns the share of the quota that was used from `from_s`
 /// on.
@@ -361,7 +360,7 @@ fn used_of_a_silent_quota(quota: f64, configured: f64, from_s: f64, to_s: f64) -
             let mut learned = known.unwrap_or_else(|| Learned::new(now));
             let until =
                 now + pause_us(None, learned.strikes_before(now), learned.settle > 0.0, 0.5);
-            learned.refuse(now, until, false, RateLimit::new(configured), true);
+            learned.refuse(backed_off(now, until), RateLimit::new(configured), true);
             (known, now) = (Some(learned), until);
         }
     }
@@ -387,7 +386,7 @@ fn a_rate_that_is_refused_near_its_value_again_and_again_gets_sure_and_loses_lit
             learned.answered(1.0, 1.0, 0.0, false, now);
             now += S / learned.rate(now).number();
         }
-        learned.refuse(now, now + 0.1 * S, false, RateLimit::Unlimited, true);
+        learned.refuse(backed_off(now, now + 0.1 * S), RateLimit::Unlimited, true);
         begins.push(learned.cut);
         now = learned.grows_from;
     }
@@ -403,17 +402,17 @@ fn the_rest_of_a_window_after_a_short_pause_says_nothing_of_a_known_rate() {
         learned.answered(1.0, 1.0, 0.0, false, now);
         now += S / 50.0;
     }
-    learned.refuse(now, now + 0.1 * S, false, RateLimit::Unlimited, true);
+    learned.refuse(backed_off(now, now + 0.1 * S), RateLimit::Unlimited, true);
     let (settle, cut) = (learned.settle, learned.cut);
 
     now = learned.grows_from;
-    learned.refuse(now, now + 0.2 * S, false, RateLimit::Unlimited, true);
+    learned.refuse(backed_off(now, now + 0.2 * S), RateLimit::Unlimited, true);
     assert!(learned.settle > 0.95 * settle, "{}", learned.settle);
     assert_eq!(learned.cut, cut);
 
     learned.answered(1.0, 1.0, 0.0, false, learned.grows_from);
     now = learned.grows_from + 0.1 * S;
-    learned.refuse(now, now + 0.1 * S, false, RateLimit::Unlimited, true);
+    learned.refuse(backed_off(now, now + 0.1 * S), RateLimit::Unlimited, true);
     assert!(
         learned.settle > 0.9 * settle,
         "after one success: {}",

@@ -11,9 +11,10 @@ use parking_lot::{Mutex, MutexGuard};
 use super::bucket::{Bucket, UsageCounters};
 use super::holds::Holds;
 use super::knobs::MAX_COST;
-use super::learned::{Learned, ThrottleRefusal};
+use super::learned::Learned;
 use super::rolling_window::{OpenWindow, WindowGrants, WindowUsage};
 use super::store::capacity_text;
+use super::throttle_refusal::ThrottleRefusal;
 use super::{
     AcquireRequest, AcquireResponse, Change, Error, Holder, KeyOutcomes, KeyState, LaneRequest,
     Name, RateLimit, Refund, RefusalEffect, Scope, Status, Store, UpstreamRefusal, WrittenKnobs,

@@ -47,6 +47,7 @@ pub mod status;
 pub mod store;
 pub mod take;
 pub mod tenant;
+pub mod throttle_refusal;
 pub mod tree;
 
 pub use self::redis::{LUA_TEXT, RedisStore, reason_meaning};

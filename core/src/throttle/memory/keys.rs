@@ -1,7 +1,8 @@
 //! Refusals, pauses and learned rates in memory.
 
 use super::Throttle;
-use crate::throttle::learned::{Learned, ThrottleRefusal};
+use crate::throttle::learned::{KeyRefusal, Learned};
+use crate::throttle::throttle_refusal::ThrottleRefusal;
 use crate::throttle::{KeyOutcomes, KeyState, RateLimit, RefusalEffect, Scope, UpstreamRefusal};
 
 impl Throttle {
@@ -28,14 +29,13 @@ impl Throttle {
             },
         );
         let mut known = known.unwrap_or_else(|| Learned::new(now));
-        let answer = refused.delay.is_some();
-        known.refuse(
-            now,
-            until_ms as f64 * 1000.0,
-            answer,
-            configured,
-            knobs.on_429.learns() && !refused.is_overload,
-        );
+        let refusal = KeyRefusal {
+            at: now,
+            until: until_ms as f64 * 1000.0,
+            is_stated: refused.delay.is_some(),
+        };
+        let learns = knobs.on_429.learns() && !refused.is_overload;
+        known.refuse(refusal, configured, learns);
         self.learned
             .insert(refused.key.to_owned(), (known, kept_until_ms(&known, now)));
         RefusalEffect {
