@@ -14,6 +14,7 @@ pub mod pid_controller;
 pub mod quota_controller;
 pub mod signal;
 pub(in crate::governor) mod signals;
+pub mod tick_context;
 pub mod week;
 pub mod work;
 

@@ -1,12 +1,13 @@
 //! The controller of loads and latencies: observer, predictor, scheduled gain and PID.
 
 use super::part::{StatePart, all_finite};
+use super::tick_context::TickContext;
 use crate::control::pid::{Gains, Terms};
 use crate::control::{
     History, LagFilter, LoadModel, LoadSample, LogPid, Observer, clamp_finite, ewma,
 };
 use crate::governor::actuator::Actuator;
-use crate::governor::policy::{ControllerTuning, SignalKind, SignalPolicy, SignalSource};
+use crate::governor::policy::{ControllerTuning, SignalKind, SignalSource};
 
 /// The lower bound of the PID's measurement, in setpoints: an outlier must not upset the rate.
 const Y_MIN: f64 = 0.25;
@@ -105,24 +106,18 @@ impl PidController {
     }
 
     /// Returns the rate to ask for, with `applied` in force and `e` the previous error.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "the law of one signal, its time and its surroundings"
-    )]
     pub(super) fn ask(
         &mut self,
         front: &LagFilter,
-        policy: &SignalPolicy,
-        law: &ControllerTuning,
-        now: f64,
+        context: TickContext<'_>,
         dt: f64,
-        history: &History,
         applied: f64,
         e: f64,
     ) -> Ask {
+        let law = context.law;
         self.ebar = ewma::toward(self.ebar, e, dt, PERSIST_S);
         self.model.settle(dt);
-        let (y, e) = self.schedule(front, policy, law, now, history, applied);
+        let (y, e) = self.schedule(front, context, applied);
         let td_s = law.derivative_s * (front.lag_s.max(law.integral_min_s) / 60.0).min(1.0);
         let gains = Gains {
             kc: self.kc,
@@ -133,13 +128,13 @@ impl PidController {
         self.terms = terms;
         let u = match self.model.room() {
             // An error that lasts is the judge: a model that would go the other way is wrong.
-            Some(room) if policy.has_model(law) && !self.is_refuted(room - applied, front) => {
+            Some(room) if context.has_model() && !self.is_refuted(room - applied, front) => {
                 toward_room(applied, room, law, dt)
             }
             _ => u,
         };
         // The PID's measurement decides about the direction: above the setpoint no model raises.
-        let u = match policy.has_model(law) && y > 1.0 {
+        let u = match context.has_model() && y > 1.0 {
             true => u.min(applied),
             false => u,
         };
@@ -147,17 +142,9 @@ impl PidController {
     }
 
     /// Makes it ask for `u` now, and returns the relative error.
-    pub(super) fn rebase(
-        &mut self,
-        front: &LagFilter,
-        policy: &SignalPolicy,
-        law: &ControllerTuning,
-        now: f64,
-        history: &History,
-        u: f64,
-    ) -> f64 {
+    pub(super) fn rebase(&mut self, front: &LagFilter, context: TickContext<'_>, u: f64) -> f64 {
         self.started = true;
-        let (y, e) = self.schedule(front, policy, law, now, history, u);
+        let (y, e) = self.schedule(front, context, u);
         self.pid.rebase(self.kc, y, u);
         e
     }
@@ -298,12 +285,15 @@ impl PidController {
     fn schedule(
         &mut self,
         front: &LagFilter,
-        policy: &SignalPolicy,
-        law: &ControllerTuning,
-        now: f64,
-        history: &History,
+        context: TickContext<'_>,
         applied: f64,
     ) -> (f64, f64) {
+        let TickContext {
+            policy,
+            law,
+            history,
+            now,
+        } = context;
         let xp = self.predict(front, law, now, history);
         let y = clamp_finite(xp, Y_MIN, Y_MAX);
         let e = 1.0 - y;

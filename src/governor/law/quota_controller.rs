@@ -15,8 +15,8 @@ use jiff::Timestamp;
 
 use super::part::{StatePart, all_finite};
 use super::pid_controller::Ask;
+use super::tick_context::TickContext;
 use crate::control::{History, LagFilter, clamp_finite, ewma};
-use crate::governor::policy::ControllerTuning;
 use crate::governor::time::timestamp;
 
 /// The largest refused share that counts as none.
@@ -133,12 +133,11 @@ impl QuotaController {
     pub(super) fn ingest(
         &mut self,
         front: &mut LagFilter,
-        setpoint: f64,
-        now: f64,
+        context: TickContext<'_>,
         at: f64,
         y: f64,
-        history: &History,
     ) {
+        let (now, setpoint, history) = (context.now, context.policy.setpoint, context.history);
         let dt = front.spacing_s(at);
         self.share = clamp_finite(y, 0.0, SHARE_MAX);
         let x = (1.0 - setpoint) / (1.0 - self.share);
@@ -202,8 +201,7 @@ impl QuotaController {
     pub(super) fn ask(
         &mut self,
         front: &LagFilter,
-        law: &ControllerTuning,
-        now: f64,
+        context: TickContext<'_>,
         dt: f64,
         applied: f64,
     ) -> Ask {
@@ -219,7 +217,7 @@ impl QuotaController {
         self.integral = ewma::toward(self.integral, applied, dt, PROBE_TI_S);
         let (margin, first_error) = match self.capacity {
             Some(_) => (0.0, INITIAL_PROBE_ERROR_OF_POOL),
-            None => (law.quota_margin, INITIAL_PROBE_ERROR),
+            None => (context.law.quota_margin, INITIAL_PROBE_ERROR),
         };
         if self.share > NEGLIGIBLE_SHARE {
             // The capacity is measured, not modelled: go just below it.
@@ -230,6 +228,7 @@ impl QuotaController {
                 e: (1.0 - front.x).min(0.0),
             };
         }
+        let now = context.now;
         let quiet_s = clamp_finite(now - self.last_refused_at.unwrap_or(now), 0.0, 1e6);
         let e = (first_error * (quiet_s / PROBE_DOUBLES_S).min(60.0).exp2()).min(PROBE_MAX);
         Ask {

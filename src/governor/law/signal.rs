@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use super::controller::Controller;
 use super::part::{StatePart, all_finite};
+use super::tick_context::TickContext;
 use crate::control::lag_filter::Tuning;
 use crate::control::{History, LagFilter, LoadSample, clamp_finite, trip};
 use crate::governor::observation::AHEAD_S;
@@ -97,17 +98,15 @@ impl Signal {
         pid.learn_load(&mut self.front, policy.lag_s, history);
     }
 
-    /// Ingests a sample of time `at`, visible at `now`; a value that is not finite, negative or not
+    /// Ingests a sample of time `at`, visible now; a value that is not finite, negative or not
     /// newer is ignored.
-    pub fn ingest(
-        &mut self,
-        policy: &SignalPolicy,
-        law: &ControllerTuning,
-        now: f64,
-        at: f64,
-        value: f64,
-        history: &History,
-    ) {
+    pub fn ingest(&mut self, context: TickContext<'_>, at: f64, value: f64) {
+        let TickContext {
+            policy,
+            law,
+            history,
+            now,
+        } = context;
         if !(value.is_finite() && value >= 0.0 && at <= now + AHEAD_S && self.front.is_news(at)) {
             return;
         }
@@ -115,7 +114,7 @@ impl Signal {
         let controller = match &mut self.controller {
             Controller::Pid(pid) => pid,
             Controller::Quota(quota) => {
-                return quota.ingest(&mut self.front, policy.setpoint, now, at, value, history);
+                return quota.ingest(&mut self.front, context, at, value);
             }
         };
         controller.learn_load(&mut self.front, policy.lag_s, history);
@@ -126,7 +125,7 @@ impl Signal {
         let least = policy.trip / policy.setpoint;
         let noise = controller.observer.noise;
         let of_model = controller.model.noise(self.front.gap_s);
-        (self.trip_x, self.trip_z) = match of_model.filter(|_| policy.has_model(law)) {
+        (self.trip_x, self.trip_z) = match of_model.filter(|_| context.has_model()) {
             Some((published, delagged)) => (
                 trip::level(published, MODEL_SIGMAS, least, 4.0 * least),
                 trip::level(delagged, MODEL_SIGMAS, 1.5 * least, 9.0 * least),
@@ -142,7 +141,7 @@ impl Signal {
         };
         let before = self.front.at.is_some().then_some(self.front.x);
         self.front.ingest(now, at, x, policy.lag_s, tuning);
-        if policy.has_model(law) {
+        if context.has_model() {
             let sample = LoadSample {
                 at,
                 dt_s: dt.min(120.0),
@@ -164,27 +163,19 @@ impl Signal {
 
     /// Returns the log work rate that this signal asks for, with `applied` in force; `None` before
     /// its first sample.
-    pub fn ask(
-        &mut self,
-        policy: &SignalPolicy,
-        law: &ControllerTuning,
-        now: f64,
-        dt: f64,
-        history: &History,
-        applied: f64,
-    ) -> Option<f64> {
+    pub fn ask(&mut self, context: TickContext<'_>, dt: f64, applied: f64) -> Option<f64> {
         self.front.at?;
         let ask = match &mut self.controller {
-            Controller::Quota(quota) => quota.ask(&self.front, law, now, dt, applied),
+            Controller::Quota(quota) => quota.ask(&self.front, context, dt, applied),
             // A signal without information asks for the rate in force: an old sample neither raises
             // nor lowers the knob.
             Controller::Pid(pid) if !pid.started || self.discounted => {
-                self.rebase(policy, law, now, history, applied);
+                self.rebase(context, applied);
                 return Some(self.u);
             }
             Controller::Pid(pid) => {
                 let e = self.e;
-                pid.ask(&self.front, policy, law, now, dt, history, applied, e)
+                pid.ask(&self.front, context, dt, applied, e)
             }
         };
         (self.u, self.e) = (ask.u, ask.e);
@@ -193,14 +184,7 @@ impl Signal {
 
     /// Makes this signal ask for `u` now, at a start, hand-over or restart or while signals are
     /// stale.
-    pub fn rebase(
-        &mut self,
-        policy: &SignalPolicy,
-        law: &ControllerTuning,
-        now: f64,
-        history: &History,
-        u: f64,
-    ) {
+    pub fn rebase(&mut self, context: TickContext<'_>, u: f64) {
         self.u = u;
         match &mut self.controller {
             Controller::Quota(quota) => {
@@ -210,7 +194,7 @@ impl Signal {
             Controller::Pid(pid) => {
                 pid.pid.integral = u;
                 if self.front.at.is_some() {
-                    self.e = pid.rebase(&self.front, policy, law, now, history, u);
+                    self.e = pid.rebase(&self.front, context, u);
                 }
             }
         }

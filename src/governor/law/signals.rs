@@ -2,6 +2,7 @@
 
 use super::part::StatePart;
 use super::signal::Signal;
+use super::tick_context::TickContext;
 use crate::control::History;
 use crate::governor::observation::{Observation, SignalSample};
 use crate::governor::policy::{FeedbackKind, Policy, SignalKind, SignalPolicy, SignalSource};
@@ -44,6 +45,7 @@ pub(in crate::governor) fn ingest(
         seen.readings.iter().filter(|r| r.at.is_finite()).collect();
     samples.sort_by(|a, b| a.at.total_cmp(&b.at));
     for (signal, about) in signals.iter_mut().zip(&policy.signals) {
+        let context = context(policy, about, history, now);
         signal.learn(about, history);
         let uses_durations = matches!(
             about.feedback,
@@ -59,7 +61,7 @@ pub(in crate::governor) fn ingest(
         }
         for sample in samples.iter().filter(|r| r.signal == about.name) {
             if let Some(value) = sample.value {
-                signal.ingest(about, &policy.law, now, sample.at, value, history);
+                signal.ingest(context, sample.at, value);
                 signal.discounted = false;
             } else if seen.discounted && uses_durations {
                 signal.front.seen = Some(now);
@@ -70,8 +72,7 @@ pub(in crate::governor) fn ingest(
             let is_read = samples.iter().any(|r| r.signal == about.name);
             let value = about.feedback.and_then(|kind| seen.feedback(kind));
             if let Some(value) = value.filter(|_| !is_read) {
-                let value = value * about.scale;
-                signal.ingest(about, &policy.law, now, now, value, history);
+                signal.ingest(context, now, value * about.scale);
             }
             if seen.idle {
                 signal.front.seen = Some(now);
@@ -94,7 +95,8 @@ pub(in crate::governor) fn lowest_ask(
 ) -> Option<(f64, usize)> {
     let mut asks: Vec<(usize, f64)> = Vec::new();
     for (n, (signal, about)) in signals.iter_mut().zip(&policy.signals).enumerate() {
-        if let Some(u) = signal.ask(about, &policy.law, now, dt, history, in_force) {
+        let context = context(policy, about, history, now);
+        if let Some(u) = signal.ask(context, dt, in_force) {
             asks.push((n, follow(&about.name, u)));
         }
     }
@@ -120,7 +122,7 @@ pub(in crate::governor) fn rebase(
     in_force: f64,
 ) {
     for (signal, about) in signals.iter_mut().zip(&policy.signals) {
-        signal.rebase(about, &policy.law, now, history, in_force);
+        signal.rebase(context(policy, about, history, now), in_force);
     }
 }
 
@@ -179,5 +181,19 @@ pub(in crate::governor) fn mend(signals: &mut [Signal], policy: &Policy, u: f64)
         if !signal.is_sound() {
             *signal = Signal::new(about, &policy.law, u);
         }
+    }
+}
+
+fn context<'a>(
+    policy: &'a Policy,
+    about: &'a SignalPolicy,
+    history: &'a History,
+    now: f64,
+) -> TickContext<'a> {
+    TickContext {
+        policy: about,
+        law: &policy.law,
+        history,
+        now,
     }
 }
