@@ -103,51 +103,8 @@ pub(super) struct Cancel {
 
 pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<ExitCode> {
     match command {
-        Command::Create(args) => {
-            let group = read(&args, &app::built_in_kinds(&settings, None)?)?;
-            let among = |at: usize| format!("jobs/{at}/");
-            let queue = connect::queue(&settings).await?;
-            let created = async {
-                let group = group.encrypted(queue.secret_keys())?;
-                Client.create_group(&queue.pool, &group).await
-            };
-            let created = created.await.map_err(|error| {
-                let done = match error.is_unsure() {
-                    true => {
-                        "it is not known whether the group was created; look before you repeat it"
-                    }
-                    false => "no group was created",
-                };
-                anyhow::Error::new(placed(error, false, |at| Some(among(at)))).context(done)
-            })?;
-            if args.json {
-                output::json(&created)?;
-            } else if args.jobs.is_some() {
-                let jobs = created.jobs.iter().filter(|job| !job.duplicate).count();
-                let jobs = output::jobs(jobs);
-                say!("created group {} with {jobs}, sealed", created.id);
-            } else {
-                say!(
-                    "created group {}; seal it when all its jobs are enqueued: flyball group seal {}",
-                    created.id,
-                    created.id
-                );
-            }
-        }
-        Command::Seal(args) => {
-            let queue = &connect::queue(&settings).await?;
-            let what = match queue.seal_group(args.id, None).await? {
-                SealAnswer::Sealed => "is sealed",
-                SealAnswer::Ended => "is sealed and has ended: all its jobs had",
-                SealAnswer::Already => "was sealed before",
-                SealAnswer::NotFound => bail!(unknown(args.id)),
-            };
-            if args.json {
-                output::json(&found(queue, args.id).await?)?;
-            } else {
-                say!("group {} {what}", args.id);
-            }
-        }
+        Command::Create(args) => create(&args, &settings).await?,
+        Command::Seal(args) => seal(&args, &settings).await?,
         Command::Show(args) => {
             let queue = &connect::queue(&settings).await?;
             let group = found(queue, args.id).await?;
@@ -157,63 +114,109 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
                 show(&group)?;
             }
         }
-        Command::List(args) => {
-            let queue = connect::lists(&settings).await?;
-            let filter = GroupFilter {
-                tenant: args.tenant,
-                state: args.state,
-                created_before: args.created_before,
-                before: args.before,
-                limit: args.limit,
-            };
-            let groups = queue.groups(&filter).await?;
-            let groups: Vec<JobGroup> = groups.into_iter().map(mask_group).collect();
-            if args.json {
-                output::json(&serde_json::json!({ "groups": groups }))?;
-            } else {
-                let header = [
-                    "ID",
-                    "STATE",
-                    "NAME",
-                    "TENANT",
-                    "JOBS",
-                    "PENDING",
-                    "COMPLETED",
-                    "DEAD",
-                    "CANCELLED",
-                    "CREATED",
-                ];
-                output::table(&header, groups.iter().map(row))?;
-            }
-        }
-        Command::Cancel(args) => {
-            let queue = connect::queue(&settings).await?;
-            let signed = args.signed.signature();
-            let mut all = CancelledGroup::default();
-            loop {
-                let step = queue.cancel_group(args.id, &signed).await?;
-                let Some(step) = step else {
-                    bail!(unknown(args.id))
-                };
-                all.cancelled += step.cancelled;
-                all.requested += step.requested;
-                if !step.more {
-                    break;
-                }
-            }
-            if args.signed.json {
-                output::json(&all)?;
-            } else {
-                say!(
-                    "group {} is cancelled: {} jobs will not run, {} are asked to stop",
-                    args.id,
-                    all.cancelled,
-                    all.requested
-                );
-            }
-        }
+        Command::List(args) => list(args, &settings).await?,
+        Command::Cancel(args) => cancel(&args, &settings).await?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+async fn create(args: &Create, settings: &Settings) -> anyhow::Result<()> {
+    let group = read(args, &app::built_in_kinds(settings, None)?)?;
+    let among = |at: usize| format!("jobs/{at}/");
+    let queue = connect::queue(settings).await?;
+    let created = async {
+        let group = group.encrypted(queue.secret_keys())?;
+        Client.create_group(&queue.pool, &group).await
+    };
+    let created = created.await.map_err(|error| {
+        let done = match error.is_unsure() {
+            true => "it is not known whether the group was created; look before you repeat it",
+            false => "no group was created",
+        };
+        anyhow::Error::new(placed(error, false, |at| Some(among(at)))).context(done)
+    })?;
+    if args.json {
+        return output::json(&created);
+    }
+    let id = created.id;
+    if args.jobs.is_some() {
+        let jobs = created.jobs.iter().filter(|job| !job.duplicate).count();
+        say!("created group {id} with {}, sealed", output::jobs(jobs));
+    } else {
+        say!("created group {id}; seal it when all its jobs are enqueued: flyball group seal {id}");
+    }
+    Ok(())
+}
+
+async fn seal(args: &GroupArgs, settings: &Settings) -> anyhow::Result<()> {
+    let queue = &connect::queue(settings).await?;
+    let what = match queue.seal_group(args.id, None).await? {
+        SealAnswer::Sealed => "is sealed",
+        SealAnswer::Ended => "is sealed and has ended: all its jobs had",
+        SealAnswer::Already => "was sealed before",
+        SealAnswer::NotFound => bail!(unknown(args.id)),
+    };
+    if args.json {
+        return output::json(&found(queue, args.id).await?);
+    }
+    say!("group {} {what}", args.id);
+    Ok(())
+}
+
+async fn list(args: List, settings: &Settings) -> anyhow::Result<()> {
+    let queue = connect::lists(settings).await?;
+    let filter = GroupFilter {
+        tenant: args.tenant,
+        state: args.state,
+        created_before: args.created_before,
+        before: args.before,
+        limit: args.limit,
+    };
+    let groups = queue.groups(&filter).await?;
+    let groups: Vec<JobGroup> = groups.into_iter().map(mask_group).collect();
+    if args.json {
+        return output::json(&serde_json::json!({ "groups": groups }));
+    }
+    let header = [
+        "ID",
+        "STATE",
+        "NAME",
+        "TENANT",
+        "JOBS",
+        "PENDING",
+        "COMPLETED",
+        "DEAD",
+        "CANCELLED",
+        "CREATED",
+    ];
+    output::table(&header, groups.iter().map(row))
+}
+
+async fn cancel(args: &Cancel, settings: &Settings) -> anyhow::Result<()> {
+    let queue = connect::queue(settings).await?;
+    let signed = args.signed.signature();
+    let mut all = CancelledGroup::default();
+    loop {
+        let step = queue.cancel_group(args.id, &signed).await?;
+        let Some(step) = step else {
+            bail!(unknown(args.id))
+        };
+        all.cancelled += step.cancelled;
+        all.requested += step.requested;
+        if !step.more {
+            break;
+        }
+    }
+    if args.signed.json {
+        return output::json(&all);
+    }
+    say!(
+        "group {} is cancelled: {} jobs will not run, {} are asked to stop",
+        args.id,
+        all.cancelled,
+        all.requested
+    );
+    Ok(())
 }
 
 /// Reads the callback and the jobs as `POST /api/v1/groups` does, or refuses all that is wrong with

@@ -187,65 +187,8 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
         }
         Command::Cancel(Cancel {
             id: Some(id), bulk, ..
-        }) => {
-            let result = match queue.cancel_signed(id, &bulk.signed.signature()).await? {
-                // A second cancellation of the same job has the wanted result.
-                CancelAnswer::Cancelled | CancelAnswer::Ended(State::Cancelled) => "cancelled",
-                CancelAnswer::Requested => "asked to stop",
-                CancelAnswer::Ended(state) => bail!(CliError::Refused(format!(
-                    "job {id} is already {}",
-                    state.as_str()
-                ))),
-                CancelAnswer::NotFound => bail!(unknown(id)),
-            };
-            answer(id, bulk.signed.json, result)?;
-        }
-        Command::Cancel(Cancel {
-            kind,
-            throttle,
-            key,
-            state,
-            created_after,
-            created_before,
-            error_like,
-            search,
-            bulk,
-            ..
-        }) => {
-            let filter = &CancelFilter {
-                tenant: search.tenant.clone(),
-                group: search.group,
-                error_like,
-                search: search.search(&settings),
-                kind,
-                throttle,
-                key,
-                state,
-                created_after,
-                created_before,
-            };
-            // That of a tenant alone is none.
-            let none = CancelFilter {
-                tenant: filter.tenant.clone(),
-                ..CancelFilter::default()
-            };
-            if *filter == none {
-                let wanted = match filter.tenant {
-                    Some(_) => "--tenant alone is not enough; add one or more of",
-                    None => "give the number of a job, or one or more of",
-                };
-                bail!(CliError::Refused(format!(
-                    "{wanted} {}; nothing was cancelled",
-                    options(&FILTERS)
-                )));
-            }
-            let signed = &bulk.signed.signature();
-            let step = |walk| -> BoxFuture<'_, _> {
-                Box::pin(async move { queue.cancel_jobs(filter, &walk, signed).await })
-            };
-            bulk.run("cancelled", queue.count_cancel_jobs(filter, signed), step)
-                .await?;
-        }
+        }) => cancel_one(queue, id, &bulk.signed).await?,
+        Command::Cancel(many) => cancel_many(queue, many, &settings).await?,
         Command::Retry {
             id,
             keep_attempts,
@@ -284,6 +227,56 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
         },
     }
     Ok(ExitCode::SUCCESS)
+}
+
+async fn cancel_one(queue: &Queue, id: i64, signed: &AuditArgs) -> anyhow::Result<()> {
+    let result = match queue.cancel_signed(id, &signed.signature()).await? {
+        // A second cancellation of the same job has the wanted result.
+        CancelAnswer::Cancelled | CancelAnswer::Ended(State::Cancelled) => "cancelled",
+        CancelAnswer::Requested => "asked to stop",
+        CancelAnswer::Ended(state) => bail!(CliError::Refused(format!(
+            "job {id} is already {}",
+            state.as_str()
+        ))),
+        CancelAnswer::NotFound => bail!(unknown(id)),
+    };
+    answer(id, signed.json, result)
+}
+
+async fn cancel_many(queue: &Queue, args: Cancel, settings: &Settings) -> anyhow::Result<()> {
+    let (search, bulk) = (args.search, args.bulk);
+    let filter = &CancelFilter {
+        tenant: search.tenant.clone(),
+        group: search.group,
+        error_like: args.error_like,
+        search: search.search(settings),
+        kind: args.kind,
+        throttle: args.throttle,
+        key: args.key,
+        state: args.state,
+        created_after: args.created_after,
+        created_before: args.created_before,
+    };
+    let tenant_alone = CancelFilter {
+        tenant: filter.tenant.clone(),
+        ..CancelFilter::default()
+    };
+    if *filter == tenant_alone {
+        let wanted = match filter.tenant {
+            Some(_) => "--tenant alone is not enough; add one or more of",
+            None => "give the number of a job, or one or more of",
+        };
+        bail!(CliError::Refused(format!(
+            "{wanted} {}; nothing was cancelled",
+            options(&FILTERS)
+        )));
+    }
+    let signed = &bulk.signed.signature();
+    let step = |walk| -> BoxFuture<'_, _> {
+        Box::pin(async move { queue.cancel_jobs(filter, &walk, signed).await })
+    };
+    bulk.run("cancelled", queue.count_cancel_jobs(filter, signed), step)
+        .await
 }
 
 /// Walks back page by page until there are enough jobs, there are no more, or the time is over.

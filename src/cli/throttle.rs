@@ -149,16 +149,12 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
                 manual_until(&mut given, until)?;
             }
             let fields = Knobs::check(&given).map_err(Error::Invalid)?;
-            change(
-                &store,
-                &settings,
-                &name,
+            let edit = KnobEdit {
+                action: "throttle.set",
                 fields,
-                signed,
-                true,
-                "throttle.set",
-            )
-            .await?;
+                create: true,
+            };
+            change(&store, &settings, &name, edit, signed).await?;
         }
         Command::Script => {}
         Command::Acquire(wanted) => return granted(tokens::take(&store, wanted, false).await?),
@@ -193,30 +189,12 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
             resume_key(&store, &settings, &name, &key, &signed).await?;
         }
         Command::Pause { name, signed, .. } => {
-            let fields = BTreeMap::from([("paused".to_owned(), Some("1".to_owned()))]);
-            change(
-                &store,
-                &settings,
-                &name,
-                fields,
-                signed,
-                false,
-                "throttle.pause",
-            )
-            .await?;
+            let edit = KnobEdit::paused("throttle.pause", "1");
+            change(&store, &settings, &name, edit, signed).await?;
         }
         Command::Resume { name, signed, .. } => {
-            let fields = BTreeMap::from([("paused".to_owned(), Some("0".to_owned()))]);
-            change(
-                &store,
-                &settings,
-                &name,
-                fields,
-                signed,
-                false,
-                "throttle.resume",
-            )
-            .await?;
+            let edit = KnobEdit::paused("throttle.resume", "0");
+            change(&store, &settings, &name, edit, signed).await?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -353,28 +331,45 @@ async fn delete(
     Ok(())
 }
 
+/// A change of knobs, with its name in the audit log.
+struct KnobEdit {
+    action: &'static str,
+    fields: BTreeMap<String, Option<String>>,
+    /// True if a throttle that does not exist is created.
+    create: bool,
+}
+
+impl KnobEdit {
+    /// Sets the knob `paused` of a throttle that exists.
+    fn paused(action: &'static str, value: &str) -> Self {
+        Self {
+            action,
+            fields: BTreeMap::from([("paused".to_owned(), Some(value.to_owned()))]),
+            create: false,
+        }
+    }
+}
+
 async fn change(
     store: &Arc<dyn Store>,
     settings: &Settings,
     name: &str,
-    fields: BTreeMap<String, Option<String>>,
+    edit: KnobEdit,
     signed: AuditArgs,
-    create: bool,
-    action: &str,
 ) -> anyhow::Result<()> {
     let name = Name::or_pattern(name)?;
     let json = signed.json;
     let change = Change {
-        fields,
+        fields: edit.fields,
         by: signed.by,
         why: signed.why,
-        create,
+        create: edit.create,
         ..Change::default()
     };
     let (before, after) = store.set(&name, &change).await?;
     note_audit(
         settings,
-        &crate::api::AuditEntry::turned(action, &change, before.as_ref(), &after),
+        &crate::api::AuditEntry::turned(edit.action, &change, before.as_ref(), &after),
     )
     .await;
     if json {
