@@ -8,6 +8,7 @@ use super::reconciler::Reconciler;
 use super::report::{ReconcileError, RoundReport};
 use super::sources;
 use crate::governor::actuator::{Actuator, BREAKERS_ZERO};
+use crate::governor::decision::Decision;
 use crate::governor::law::Phase;
 use crate::governor::observation::SignalSample;
 use crate::governor::plan::Plan;
@@ -186,9 +187,7 @@ async fn stop(
     let now = status.at_us as f64 / 1e6;
     let before = throttle.actuator().setting(status);
     parts.records.save_state(throttle, term, state).await?;
-    parts
-        .records
-        .record(throttle, runtime, term, now, plan, before, mode)
-        .await;
+    let decision = Decision::new(throttle.name.as_str(), now, plan, before, mode);
+    parts.records.record(runtime, term, decision).await;
     Ok(RoundReport::decided(written))
 }

@@ -12,10 +12,9 @@ use super::postgres::{Error as JournalError, Journal};
 use super::report::ReconcileError;
 use crate::governor::actuator::BREAKERS_ZERO;
 use crate::governor::decision::Decision;
-use crate::governor::plan::Plan;
 use crate::governor::state::ControlState;
 use crate::service::FailureLog;
-use crate::throttle::{Mode, RateLimit, Status};
+use crate::throttle::{RateLimit, Status};
 
 /// The number of decisions by which a slow listener may lag.
 const LISTENER_BEHIND: usize = 256;
@@ -141,24 +140,8 @@ impl Records {
         self.failures.lock().failed_anew(Instant::now())
     }
 
-    /// Journals the decision of `plan` if it is news, and sends it to the listeners.
-    ///
-    /// `previous` is the knob in force before, `mode` the throttle's mode.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "a decision has a throttle, a time, a plan, a knob before and a mode"
-    )]
-    pub async fn record(
-        &self,
-        throttle: &GovernedThrottle,
-        runtime: &mut ThrottleRuntime,
-        term: u64,
-        now: f64,
-        plan: &Plan,
-        previous: RateLimit,
-        mode: Mode,
-    ) {
-        let mut decision = Decision::new(throttle.name.as_str(), now, plan, previous, mode);
+    /// Journals a decision if it is news, and sends it to the listeners.
+    pub async fn record(&self, runtime: &mut ThrottleRuntime, term: u64, mut decision: Decision) {
         if !decision.is_news_after(runtime.journaled.as_ref()) {
             return;
         }
@@ -166,7 +149,7 @@ impl Records {
             Ok(id) => decision.id = id,
             Err(error) => {
                 if self.is_logged() {
-                    tracing::warn!(throttle.name = %throttle.name, %error, "recording a decision failed");
+                    tracing::warn!(throttle.name = decision.throttle, %error, "recording a decision failed");
                 }
             }
         }

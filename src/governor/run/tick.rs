@@ -11,8 +11,10 @@ use super::observe::observe;
 use super::reconciler::Reconciler;
 use super::report::{ReconcileError, RoundReport};
 use crate::governor::actuator::{Actuator, BREAKERS_ZERO};
+use crate::governor::decision::Decision;
 use crate::governor::explain::cause::Cause;
 use crate::governor::observation::{Observation, SignalSample};
+use crate::governor::plan::Plan;
 use crate::governor::shadow;
 use crate::governor::state::ControlState;
 use crate::governor::time::timestamp;
@@ -134,6 +136,15 @@ async fn read(
     samples
 }
 
+/// The knob that a tick finds.
+#[derive(Clone, Copy)]
+struct FoundKnob {
+    /// True if the governor wrote it.
+    is_ours: bool,
+    /// True if a person has changed it, or the mode, since the last tick.
+    is_edited: bool,
+}
+
 impl Tick<'_> {
     /// Plans according to the throttle's mode and carries the plan out.
     async fn decide(
@@ -173,9 +184,8 @@ impl Tick<'_> {
             seen.shared = self.parts.sharing.lock().role(name, seen.now);
         }
         if let Some(why) = hands_off {
-            return self
-                .follow(runtime, state, &seen, &why, (is_ours, is_edited))
-                .await;
+            let knob = FoundKnob { is_ours, is_edited };
+            return self.follow(runtime, state, &seen, &why, knob).await;
         }
         if knobs.mode == Mode::Shadow {
             return self.shadow(runtime, state, &seen).await;
@@ -217,10 +227,8 @@ impl Tick<'_> {
         } else {
             writer.write_if_needed(&text, &plan.reason).await?
         };
-        let (term, mode) = (self.term, status.knobs.mode);
-        records
-            .record(throttle, runtime, term, seen.now, &plan, before, mode)
-            .await;
+        let decision = self.decision(seen, &plan, before, status.knobs.mode);
+        records.record(runtime, self.term, decision).await;
         Ok(RoundReport::decided(written))
     }
 
@@ -239,10 +247,8 @@ impl Tick<'_> {
         records.save_state(throttle, self.term, state).await?;
         let writer = self.parts.writer(throttle, self.term, status);
         writer.end_lease().await?;
-        let (term, mode) = (self.term, status.knobs.mode);
-        records
-            .record(throttle, runtime, term, seen.now, &plan, before, mode)
-            .await;
+        let decision = self.decision(seen, &plan, before, status.knobs.mode);
+        records.record(runtime, self.term, decision).await;
         Ok(RoundReport::decided(0))
     }
 
@@ -253,7 +259,7 @@ impl Tick<'_> {
         state: &mut ControlState,
         seen: &Observation,
         why: &str,
-        (is_ours, is_edited): (bool, bool),
+        knob: FoundKnob,
     ) -> Result<RoundReport, ReconcileError> {
         let (throttle, status, records) = (self.throttle, self.status, &self.parts.records);
         let before = RateLimit::new(state.knob);
@@ -261,7 +267,7 @@ impl Tick<'_> {
             .overrides
             .last
             .as_ref()
-            .filter(|_| is_edited)
+            .filter(|_| knob.is_edited)
             .map(|last| format!("; {} set {}", last.who_and_why(), last.what));
         let plan = state.follow(
             &throttle.policy,
@@ -271,11 +277,9 @@ impl Tick<'_> {
             Cause::followed(format!("{why}{}", edit.unwrap_or_default())),
         );
         records.save_state(throttle, self.term, state).await?;
-        if is_edited {
-            let (term, mode) = (self.term, status.knobs.mode);
-            records
-                .record(throttle, runtime, term, seen.now, &plan, before, mode)
-                .await;
+        if knob.is_edited {
+            let decision = self.decision(seen, &plan, before, status.knobs.mode);
+            records.record(runtime, self.term, decision).await;
         }
         let writer = self.parts.writer(throttle, self.term, status);
         if status.knobs.mode != Mode::Auto {
@@ -283,7 +287,7 @@ impl Tick<'_> {
         }
         // Slots have no lease to keep.
         let written = match throttle.actuator() {
-            Actuator::Rps => writer.keep_lease(&plan.reason, is_ours).await?,
+            Actuator::Rps => writer.keep_lease(&plan.reason, knob.is_ours).await?,
             Actuator::Concurrency => 0,
         };
         Ok(RoundReport::decided(written))
@@ -323,10 +327,14 @@ impl Tick<'_> {
         tracing::info!(throttle.name = %throttle.name, reason = why, "manual mode is over");
         state.overrides.went_back(mode, &why, seen.now);
         records.save_state(throttle, self.term, state).await?;
-        records
-            .record(throttle, runtime, self.term, seen.now, &plan, before, mode)
-            .await;
+        let decision = self.decision(seen, &plan, before, mode);
+        records.record(runtime, self.term, decision).await;
         Ok(RoundReport::decided(1))
+    }
+
+    /// Creates the record of a plan; `before` is the knob that was in force.
+    fn decision(&self, seen: &Observation, plan: &Plan, before: RateLimit, mode: Mode) -> Decision {
+        Decision::new(self.throttle.name.as_str(), seen.now, plan, before, mode)
     }
 }
 
