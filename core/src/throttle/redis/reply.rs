@@ -108,121 +108,208 @@ pub(super) fn acquired(
         "chain" => return Ok(Acquired::ChainChanged),
         other => return Err(garbled(other)),
     }
-    let at_us = parts.whole()?;
-    let seq = number("seq", &parts.text()).unwrap_or_default() as u64;
-    let on_store_loss = OnStoreLoss::of(&parts.text()).unwrap_or_default();
-    let weight = number("weight", &parts.text()).unwrap_or(1.0);
-    let letters = parts.text();
-    let (extra, all_watched) = (Extra::read(&letters), letters.contains('w'));
-    let window_s = knob("window", &parts.text())?;
-    let key_rps = RateLimit::new(knob("key_rps", &parts.text())?);
-    let key_rate = Rate {
-        rps: key_rps,
-        depth_us: knob("key_burst", &parts.text())? * window_s * 1e6,
-    };
-    let texts = parts.text();
-    let texts: Vec<&str> = texts
-        .split(is_blank)
-        .filter(|text| !text.is_empty())
-        .collect();
-    let rates = texts
-        .iter()
-        .map(|text| knob("rps", text.trim_end_matches('b')).map(RateLimit::new));
-    let rates: Vec<RateLimit> = rates.collect::<RedisResult<_>>()?;
-    // A level that borrows gets no refund, because a level above may have paid for the unit.
-    let charged = texts
-        .iter()
-        .zip(&rates)
-        .map(|(text, rps)| {
-            if text.ends_with('b') {
-                RateLimit::Unlimited
-            } else {
-                *rps
-            }
-        })
-        .collect();
-    let limits = parts.text();
-    let mut words = limits.split(' ');
-    let mut at_once = || words.next().and_then(|word| word.parse::<u32>().ok());
-    let (concurrency, key_concurrency) = (at_once(), at_once());
-    let over_limit = words.next().and_then(OverLimit::of).unwrap_or_default();
-    let max_cost = words.next().map_or(Ok(PLAIN_COST), float)?;
-    // The rates that rolling windows allow in the long run.
-    let mut lasting = || words.next().map_or(Ok(-1.0), float).map(RateLimit::new);
-    let (window_rps, key_window_rps) = (lasting()?, lasting()?);
-    let cost_factor = words.next().map_or(Ok(1.0), float)?;
-    let mut charges = Charges {
-        rates: charged,
-        key_rps,
-        max_cost,
-        cost_factor,
-        last: None,
-    };
-    let mut unknown = false;
-    let mut grants = Vec::with_capacity(lanes.len());
-    let mut rest = lanes.iter();
-    while !parts.is_over() {
-        let (count, granted, wait) = (parts.whole()?, parts.whole()?, parts.whole()?);
-        let (word, detail) = (parts.text(), parts.text());
-        let limit = limit(&word, &detail, levels);
-        unknown |= matches!(limit, Some(Limit::Unknown { .. }));
-        let wait = Duration::from_micros(wait.max(0) as u64);
-        let learned = count < 0;
-        for lane in rest
-            .by_ref()
-            .take(usize::try_from(count.abs()).unwrap_or(0))
-        {
-            let charge_us = if granted > 0 {
-                charges.of(lane, learned)
-            } else {
-                Arc::default()
-            };
-            let watched = learned || all_watched;
-            grants.push(Grant {
-                granted: granted as u32,
-                wait,
-                limit: limit.clone(),
-                by_windows: word == "windows",
-                charge_us,
-                watched,
-            });
-        }
-    }
-    if grants.len() != lanes.len() {
-        return Err(garbled("too few lanes"));
-    }
+    let head = ReplyHead::read(&mut parts)?;
+    let limits = ReplyLimits::parse(&parts.text())?;
+    let Grants { grants, is_unknown } = Grants::read(&mut parts, &head, &limits, levels, lanes)?;
+    let (key_rate, window_rps) = (head.key_rate, limits.window_rps);
     let seen = LastKnown {
-        on_store_loss,
-        slowest_rps: rates.iter().copied().fold(window_rps, RateLimit::slower),
-        window_s,
+        on_store_loss: head.on_store_loss,
+        slowest_rps: head
+            .rates
+            .iter()
+            .copied()
+            .fold(window_rps, RateLimit::slower),
+        window_s: head.window_s,
         key_rate: Rate {
-            rps: key_rate.rps.slower(key_window_rps),
+            rps: key_rate.rps.slower(limits.key_window_rps),
             ..key_rate
         },
-        concurrency,
-        key_concurrency,
-        cost_factor,
+        concurrency: limits.concurrency,
+        key_concurrency: limits.key_concurrency,
+        cost_factor: limits.cost_factor,
     };
     let answer = AcquireResponse {
         lanes: grants,
-        effective_rps: rates.last().copied().unwrap_or(RateLimit::Stopped),
-        at_us,
-        seq,
-        weight,
-        limits_concurrency: concurrency.or(key_concurrency).is_some(),
+        effective_rps: head.rates.last().copied().unwrap_or(RateLimit::Stopped),
+        at_us: head.at_us,
+        seq: head.seq,
+        weight: head.weight,
+        limits_concurrency: limits.concurrency.or(limits.key_concurrency).is_some(),
         // Holds (letter k) concern only callers that run jobs, and `limits_concurrency` reports
         // them.
-        levels_decide: !unknown
-            && [key_rps, window_rps, key_window_rps]
-                .into_iter()
-                .all(RateLimit::is_unlimited)
-            && letters.chars().all(|letter| letter == 'k'),
-        has_windows: !(window_rps.is_unlimited() && key_window_rps.is_unlimited()),
-        over_limit,
-        max_cost: max_cost / cost_factor,
+        levels_decide: !is_unknown
+            && key_rate.rps.is_unlimited()
+            && !limits.has_windows()
+            && head.letters.chars().all(|letter| letter == 'k'),
+        has_windows: limits.has_windows(),
+        over_limit: limits.over_limit,
+        max_cost: limits.max_cost / limits.cost_factor,
         server_error: None,
     };
-    Ok(Acquired::Answer(answer, (!unknown).then_some(seen), extra))
+    let extra = Extra::read(&head.letters);
+    Ok(Acquired::Answer(
+        answer,
+        (!is_unknown).then_some(seen),
+        extra,
+    ))
+}
+
+/// The part of a reply that comes before the limits and the grants.
+struct ReplyHead {
+    at_us: i64,
+    seq: u64,
+    on_store_loss: OnStoreLoss,
+    weight: f64,
+    /// The kinds of lane keys that the call must carry, a letter each.
+    letters: String,
+    window_s: f64,
+    key_rate: Rate,
+    /// The rates of the levels, root first.
+    rates: Vec<RateLimit>,
+    /// The rates by which a charge is given back.
+    refund_rates: Vec<RateLimit>,
+}
+
+impl ReplyHead {
+    fn read(parts: &mut ReplyReader) -> RedisResult<Self> {
+        let at_us = parts.whole()?;
+        let seq = number("seq", &parts.text()).unwrap_or_default() as u64;
+        let on_store_loss = OnStoreLoss::of(&parts.text()).unwrap_or_default();
+        let weight = number("weight", &parts.text()).unwrap_or(1.0);
+        let letters = parts.text();
+        let window_s = knob("window", &parts.text())?;
+        let key_rate = Rate {
+            rps: RateLimit::new(knob("key_rps", &parts.text())?),
+            depth_us: knob("key_burst", &parts.text())? * window_s * 1e6,
+        };
+        let texts = parts.text();
+        let texts: Vec<&str> = texts
+            .split(is_blank)
+            .filter(|text| !text.is_empty())
+            .collect();
+        let rates = texts
+            .iter()
+            .map(|text| knob("rps", text.trim_end_matches('b')).map(RateLimit::new));
+        let rates: Vec<RateLimit> = rates.collect::<RedisResult<_>>()?;
+        // A level that borrows gets no refund, because a level above may have paid for the unit.
+        let refund_rates = texts
+            .iter()
+            .zip(&rates)
+            .map(|(text, rps)| match text.ends_with('b') {
+                true => RateLimit::Unlimited,
+                false => *rps,
+            })
+            .collect();
+        Ok(Self {
+            at_us,
+            seq,
+            on_store_loss,
+            weight,
+            letters,
+            window_s,
+            key_rate,
+            rates,
+            refund_rates,
+        })
+    }
+}
+
+/// The limits of a throttle besides its rates.
+struct ReplyLimits {
+    concurrency: Option<u32>,
+    key_concurrency: Option<u32>,
+    over_limit: OverLimit,
+    max_cost: f64,
+    /// The rate that the rolling windows of the throttle allow in the long run.
+    window_rps: RateLimit,
+    /// The same for the windows of the key.
+    key_window_rps: RateLimit,
+    cost_factor: f64,
+}
+
+impl ReplyLimits {
+    fn parse(text: &str) -> RedisResult<Self> {
+        let mut words = text.split(' ');
+        let mut at_once = || words.next().and_then(|word| word.parse::<u32>().ok());
+        let (concurrency, key_concurrency) = (at_once(), at_once());
+        let over_limit = words.next().and_then(OverLimit::of).unwrap_or_default();
+        let max_cost = words.next().map_or(Ok(PLAIN_COST), float)?;
+        let mut lasting = || words.next().map_or(Ok(-1.0), float).map(RateLimit::new);
+        let (window_rps, key_window_rps) = (lasting()?, lasting()?);
+        let cost_factor = words.next().map_or(Ok(1.0), float)?;
+        Ok(Self {
+            concurrency,
+            key_concurrency,
+            over_limit,
+            max_cost,
+            window_rps,
+            key_window_rps,
+            cost_factor,
+        })
+    }
+
+    fn has_windows(&self) -> bool {
+        !(self.window_rps.is_unlimited() && self.key_window_rps.is_unlimited())
+    }
+}
+
+/// The grants of a reply, in the order of the lanes.
+struct Grants {
+    grants: Vec<Grant>,
+    /// True if a level of the chain does not exist.
+    is_unknown: bool,
+}
+
+impl Grants {
+    fn read(
+        parts: &mut ReplyReader,
+        head: &ReplyHead,
+        limits: &ReplyLimits,
+        levels: &[(Name, String)],
+        lanes: &[LaneRequest],
+    ) -> RedisResult<Self> {
+        let mut charges = Charges {
+            rates: &head.refund_rates,
+            key_rps: head.key_rate.rps,
+            max_cost: limits.max_cost,
+            cost_factor: limits.cost_factor,
+            last: None,
+        };
+        let all_watched = head.letters.contains('w');
+        let mut is_unknown = false;
+        let mut grants = Vec::with_capacity(lanes.len());
+        let mut rest = lanes.iter();
+        while !parts.is_over() {
+            let (count, granted, wait) = (parts.whole()?, parts.whole()?, parts.whole()?);
+            let (word, detail) = (parts.text(), parts.text());
+            let limit = limit(&word, &detail, levels);
+            is_unknown |= matches!(limit, Some(Limit::Unknown { .. }));
+            let wait = Duration::from_micros(wait.max(0) as u64);
+            let learned = count < 0;
+            for lane in rest
+                .by_ref()
+                .take(usize::try_from(count.abs()).unwrap_or(0))
+            {
+                let charge_us = if granted > 0 {
+                    charges.of(lane, learned)
+                } else {
+                    Arc::default()
+                };
+                grants.push(Grant {
+                    granted: granted as u32,
+                    wait,
+                    limit: limit.clone(),
+                    by_windows: word == "windows",
+                    charge_us,
+                    watched: learned || all_watched,
+                });
+            }
+        }
+        if grants.len() != lanes.len() {
+            return Err(garbled("too few lanes"));
+        }
+        Ok(Self { grants, is_unknown })
+    }
 }
 
 fn limit(word: &str, detail: &str, levels: &[(Name, String)]) -> Option<Limit> {
@@ -278,15 +365,15 @@ fn limit(word: &str, detail: &str, levels: &[(Name, String)]) -> Option<Limit> {
 }
 
 /// The charges of lanes; lanes of the same cost share one list.
-struct Charges {
-    rates: Vec<RateLimit>,
+struct Charges<'a> {
+    rates: &'a [RateLimit],
     key_rps: RateLimit,
     max_cost: f64,
     cost_factor: f64,
     last: Option<(f64, bool, Arc<[f64]>)>,
 }
 
-impl Charges {
+impl Charges<'_> {
     fn of(&mut self, lane: &LaneRequest, learned: bool) -> Arc<[f64]> {
         let (cost, keyed) = (
             (sane_cost(lane.cost) * self.cost_factor).min(self.max_cost),
