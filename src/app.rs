@@ -18,6 +18,7 @@ mod library;
 #[cfg(feature = "api")]
 mod listeners;
 mod logging;
+mod loops;
 mod made_throttles;
 mod otel;
 #[cfg(feature = "notifications")]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use prometheus_client::registry::Registry;
-use tokio::task::JoinHandle;
+#[cfg(feature = "api")]
 use tokio_util::sync::CancellationToken;
 
 #[cfg(feature = "api")]
@@ -19,6 +19,7 @@ use super::govern;
 use super::kinds::{built_in_kinds, kinds_served, tune};
 #[cfg(feature = "api")]
 use super::listeners::Listeners;
+use super::loops::Loops;
 use super::otel::{self, Traces};
 #[cfg(feature = "notifications")]
 use super::pools;
@@ -29,7 +30,7 @@ use super::recipient_rules;
 use super::remote;
 use super::roles::Roles;
 use super::seeding::{STARTUP_TIMEOUT, Seeding};
-use super::{descriptors, knob_backup, made_throttles, replica, share};
+use super::{descriptors, replica};
 #[cfg(feature = "notifications")]
 use crate::admission::{BATCH, Batches, ExpandBatch};
 #[cfg(feature = "api")]
@@ -46,8 +47,8 @@ use crate::notify::{NotificationHandler, recipient::KIND};
 use crate::postgres::{Replica, UnusablePostgres, reach};
 #[cfg(feature = "notifications")]
 use crate::providers::pool::AccountPool;
-use crate::runner::{self, Worker};
-use crate::service::{DueWork, TaskSupervisor};
+use crate::runner::{self, Worker, WorkerMetrics};
+use crate::service::DueWork;
 #[cfg(feature = "api")]
 use crate::throttle::Knobs;
 #[cfg(feature = "notifications")]
@@ -79,9 +80,7 @@ pub struct App {
     #[cfg(feature = "api")]
     draining: CancellationToken,
     worker: Option<Worker>,
-    cancel: CancellationToken,
-    vital: TaskSupervisor,
-    tasks: Vec<JoinHandle<()>>,
+    loops: Loops,
     traces: Traces,
 }
 
@@ -108,7 +107,7 @@ impl App {
         let throttles: Arc<dyn Store> = leased.clone();
 
         let mut registry = Registry::default();
-        let metrics = runner::WorkerMetrics::register(&mut registry);
+        let metrics = WorkerMetrics::register(&mut registry);
         let (tracer, traces) = otel::start(&mut registry)?;
         #[cfg(feature = "notifications")]
         let mut rules = prepared.rules;
@@ -161,11 +160,10 @@ impl App {
         );
         #[cfg(feature = "api")]
         gateway.metrics.register(&mut registry);
-        let cancel = CancellationToken::new();
         #[cfg(feature = "api")]
         let draining = CancellationToken::new();
-        let vital = TaskSupervisor::default();
-        let looks = replica::start(&queue, &vital, &cancel, &mut registry).await;
+        let mut loops = Loops::default();
+        let looks = replica::start(&queue, &loops.vital, &loops.cancel, &mut registry).await;
         #[cfg(feature = "notifications")]
         let account_pools: Vec<AccountPool> = open
             .means
@@ -191,21 +189,22 @@ impl App {
             #[cfg(feature = "notifications")]
             has_alerts,
         };
-        let seeds = seeding.start(cancel.child_token()).await?;
-        let mut tasks = knob_loops(settings, &queue, &throttles, &vital, &cancel);
-        tasks.extend(seeds);
-        tasks.extend(looks);
+        let seeds = seeding.start(loops.stop()).await?;
+        loops.keep_knobs(&queue, &throttles, settings.tenant_limits());
+        loops.tasks.extend(seeds);
+        loops.tasks.extend(looks);
         #[cfg(feature = "notifications")]
         {
-            let keep = recipient_rules::run(rules, queue.pool.clone(), cancel.child_token());
-            tasks.push(vital.spawn("recipient rules", cancel.child_token(), keep));
+            let keep = recipient_rules::run(rules, queue.pool.clone(), loops.stop());
+            loops.spawn("recipient rules", keep);
+            let (vital, cancel) = (&loops.vital, &loops.cancel);
+            let tasks = open.start(roles.runner, due.clone(), settings, vital, cancel);
+            loops.tasks.extend(tasks);
         }
-        #[cfg(feature = "notifications")]
-        tasks.extend(open.start(roles.runner, due.clone(), settings, &vital, &cancel));
         #[cfg(feature = "api")]
         if roles.api || roles.runner {
-            let keep = gateway.clone().run(cancel.child_token());
-            tasks.push(vital.spawn("gateway", cancel.child_token(), keep));
+            let keep = gateway.clone().run(loops.stop());
+            loops.spawn("gateway", keep);
         }
         #[cfg(feature = "api")]
         let remote = remote::brokers(
@@ -214,31 +213,24 @@ impl App {
             (&queue, &throttles),
             &metrics,
             &kinds,
-            &cancel,
+            &loops.cancel,
         );
         #[cfg(feature = "api")]
         if roles.api {
-            let keep = remote.clone().run();
-            tasks.push(vital.spawn("remote workers", cancel.child_token(), keep));
+            loops.spawn("remote workers", remote.clone().run());
         }
         let worker = match roles.runner {
             true => {
                 let served = kinds_served(settings, &kinds)?;
-                let schedules = Schedules::of(&queue);
-                let keep = cron::run_schedules(schedules, due.clone(), cancel.child_token());
-                tasks.push(vital.spawn("cron", cancel.child_token(), keep));
                 let config = runner::Config {
                     due,
                     ..worker_config(settings, &tracer)
                 };
-                Some(
-                    Worker::start(config, queue.clone(), throttles.clone(), served, metrics)
-                        .await
-                        .map_err(refused_settings)?,
-                )
+                let started = start_worker(config, &queue, &throttles, served, metrics, &mut loops);
+                Some(started.await?)
             }
             false => {
-                tasks.extend(loops_without_worker(&queue, &throttles, &vital, &cancel));
+                loops.replace_worker(&queue, &throttles);
                 None
             }
         };
@@ -247,8 +239,8 @@ impl App {
         #[cfg(feature = "governor")]
         if let Some(sources) = prepared.sources {
             let governor = govern::governor(sources, &queue, &throttles, prepared.policies)?;
-            let govern = govern::run(governor, queue.clone(), cancel.child_token());
-            tasks.push(vital.spawn("govern", cancel.child_token(), govern));
+            let govern = govern::run(governor, queue.clone(), loops.stop());
+            loops.spawn("govern", govern);
         }
         #[cfg(not(feature = "api"))]
         let address = None;
@@ -281,12 +273,12 @@ impl App {
                 tokens: prepared.tokens.into(),
                 registry: Arc::new(registry),
                 tracer,
-                cancel: cancel.child_token(),
+                cancel: loops.stop(),
                 draining: draining.clone(),
             };
-            let served = listeners.serve(deps, connections, (&vital, &cancel));
+            let served = listeners.serve(deps, connections, (&loops.vital, &loops.cancel));
             let (address, served) = served.await?;
-            tasks.extend(served);
+            loops.tasks.extend(served);
             address
         };
         Ok(Self {
@@ -301,9 +293,7 @@ impl App {
             draining,
             address,
             worker,
-            cancel,
-            vital,
-            tasks,
+            loops,
             traces,
         })
     }
@@ -317,7 +307,7 @@ impl App {
             }
         };
         tokio::select! {
-            name = self.vital.lost() => name,
+            name = self.loops.vital.lost() => name,
             name = of_the_worker => name,
         }
     }
@@ -335,8 +325,8 @@ impl App {
         tokio::join!(drained, self.gateway.send_away());
         #[cfg(not(feature = "api"))]
         drained.await;
-        self.cancel.cancel();
-        for task in self.tasks {
+        self.loops.cancel.cancel();
+        for task in self.loops.tasks {
             // A task that hangs must not keep the process alive; the runtime drops it.
             let _ = tokio::time::timeout(Duration::from_secs(5), task).await;
         }
@@ -382,42 +372,20 @@ fn leased_store(settings: &Settings, redis: Arc<RedisStore>) -> LeasedStore {
     )
 }
 
-/// Starts the loops that record knobs, and that delete throttles which were made on first use.
-fn knob_loops(
-    settings: &Settings,
+/// Starts the worker, and the loop of the schedules.
+async fn start_worker(
+    config: runner::Config,
     queue: &Queue,
     throttles: &Arc<dyn Store>,
-    vital: &TaskSupervisor,
-    cancel: &CancellationToken,
-) -> Vec<JoinHandle<()>> {
-    let record = || KnobRecord::new(queue.pool.clone());
-    let keep = knob_backup::run(throttles.clone(), record(), cancel.child_token());
-    let made = made_throttles::run(
-        throttles.clone(),
-        record(),
-        settings.tenant_limits(),
-        cancel.child_token(),
-    );
-    vec![
-        vital.spawn("keep knobs", cancel.child_token(), keep),
-        vital.spawn("made throttles", cancel.child_token(), made),
-    ]
-}
-
-/// Starts the loops of a process without a worker. Workers measure the queue's depth, and know how
-/// many of them share a rate; this one must do both itself.
-fn loops_without_worker(
-    queue: &Queue,
-    throttles: &Arc<dyn Store>,
-    vital: &TaskSupervisor,
-    cancel: &CancellationToken,
-) -> Vec<JoinHandle<()>> {
-    let depth = runner::keep_depth(queue.clone(), cancel.child_token());
-    let share = share::run(throttles.clone(), queue.clone(), cancel.child_token());
-    vec![
-        vital.spawn("depth", cancel.child_token(), depth),
-        vital.spawn("share", cancel.child_token(), share),
-    ]
+    kinds: Kinds,
+    metrics: WorkerMetrics,
+    loops: &mut Loops,
+) -> anyhow::Result<Worker> {
+    let schedules = cron::run_schedules(Schedules::of(queue), config.due.clone(), loops.stop());
+    loops.spawn("cron", schedules);
+    Worker::start(config, queue.clone(), throttles.clone(), kinds, metrics)
+        .await
+        .map_err(refused_settings)
 }
 
 /// Builds the error for a Postgres that cannot be used, with a note if `DATABASE_URL` is not set.
