@@ -124,22 +124,10 @@ pub async fn accept(
     } else {
         take(admission, sender, &mut job, &mut warnings).await
     };
-    let accepting = accept_with(admission, sender, slot, &job, is_later);
-    let accepted = tokio::time::timeout(ROW_TIMEOUT, accepting).await;
     let ExcessAnswer {
         acceptance,
         waiting,
-    } = match accepted {
-        Ok(Ok(accepted)) => accepted,
-        // A slot whose message may have been accepted stays taken.
-        Ok(Err(error)) => {
-            if !matches!(error, Error::Lost(_)) {
-                slot.give_back(admission, sender).await;
-            }
-            return Err(typed(&state.problem_types, error.into()));
-        }
-        Err(_) => return Err(unanswered(ROW_TIMEOUT)),
-    };
+    } = accept_in_time(state, sender, slot, &job, is_later).await?;
     let Acceptance::Accepted {
         job_id,
         duplicate,
@@ -183,13 +171,8 @@ pub async fn accept(
     if held && !is_later && !duplicate {
         let waiting = match waiting {
             Some(waiting) => Some(waiting),
-            // It is accepted, so a place that cannot be read is no failure of the request.
-            None => {
-                let waiting = with_timeout(ROW_TIMEOUT, admission.waiting(job_id));
-                waiting.await.unwrap_or_default()
-            }
+            None => place_of(admission, job_id).await,
         };
-        // It may have been released by now.
         if let Some(waiting) = waiting {
             return Ok(queued(state, sender, accepted, &waiting));
         }
@@ -206,6 +189,36 @@ pub async fn accept(
         response.extensions_mut().insert(KnownUsage::NoneWaits);
     }
     Ok(response)
+}
+
+/// Returns the place of a message that waits; `None` if it has been released, or the place cannot
+/// be read, which is no failure of a request whose message is accepted.
+async fn place_of(admission: &Admission, job_id: i64) -> Option<WaitingMessage> {
+    let waiting = with_timeout(ROW_TIMEOUT, admission.waiting(job_id));
+    waiting.await.unwrap_or_default()
+}
+
+/// Accepts a message within the timeout of a row. Its slot is given back if it was surely not
+/// accepted.
+async fn accept_in_time(
+    state: &AdmissionState,
+    sender: &MessageSender<'_>,
+    slot: Slot,
+    job: &NewJob,
+    is_later: bool,
+) -> Result<ExcessAnswer, Problem> {
+    let admission = &state.admission;
+    let accepting = accept_with(admission, sender, slot, job, is_later);
+    match tokio::time::timeout(ROW_TIMEOUT, accepting).await {
+        Ok(Ok(accepted)) => Ok(accepted),
+        Ok(Err(error)) => {
+            if !matches!(error, Error::Lost(_)) {
+                slot.give_back(admission, sender).await;
+            }
+            Err(typed(&state.problem_types, error.into()))
+        }
+        Err(_) => Err(unanswered(ROW_TIMEOUT)),
+    }
 }
 
 /// Accepts a message: with a slot by itself, without one together with others of its tenant.

@@ -94,6 +94,45 @@ pub struct RecipientAnswer {
     errors: Vec<FieldError>,
 }
 
+impl RecipientAnswer {
+    /// Answers for a message in this state.
+    fn of(recipient: usize, id: i64, status: &'static str) -> Self {
+        Self {
+            recipient,
+            id: Some(id),
+            status,
+            reason: None,
+            rule: None,
+            at: None,
+            errors: Vec::new(),
+        }
+    }
+
+    /// Answers for a message that does not go now.
+    fn planned(recipient: usize, id: i64, plan: &PlannedNotification) -> Self {
+        let gate = plan.then.last().or(plan.held_by.as_ref());
+        Self {
+            reason: plan.reason,
+            rule: gate.map(|gate| gate.rule.clone()),
+            at: plan.planned_at.or(gate.and_then(|gate| gate.at)),
+            ..Self::of(recipient, id, plan.status)
+        }
+    }
+
+    /// Answers for a recipient that was refused.
+    fn refused(recipient: usize, errors: Vec<FieldError>) -> Self {
+        Self {
+            recipient,
+            id: None,
+            status: "refused",
+            reason: None,
+            rule: None,
+            at: None,
+            errors,
+        }
+    }
+}
+
 /// The state of a batch after a change.
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct BatchState {
@@ -177,40 +216,16 @@ pub async fn send_batch(
     let unused = unused.count() as u32;
     settle(&admission, &sender, slots, used - unused).await;
     let waits = made.len() < jobs.len() || (used as usize) < made.len();
-    let mut results: Vec<RecipientAnswer> = made
-        .iter()
-        .zip(&places)
-        .enumerate()
-        .map(|(n, (id, place))| {
-            let plan = plans.get(id).filter(|_| !taken[n]);
-            let gate = plan.and_then(|plan| plan.then.last().or(plan.held_by.as_ref()));
-            RecipientAnswer {
-                recipient: *place,
-                id: Some(*id),
-                status: match plan {
-                    _ if taken[n] => "duplicate",
-                    Some(plan) => plan.status,
-                    None if n < used as usize => "queued",
-                    None => "waiting",
-                },
-                reason: plan.and_then(|plan| plan.reason),
-                rule: gate.map(|gate| gate.rule.clone()),
-                at: plan
-                    .and_then(|plan| plan.planned_at)
-                    .or(gate.and_then(|gate| gate.at)),
-                errors: Vec::new(),
-            }
-        })
-        .collect();
-    results.extend(refused.into_iter().map(|(place, errors)| RecipientAnswer {
-        recipient: place,
-        id: None,
-        status: "refused",
-        reason: None,
-        rule: None,
-        at: None,
-        errors,
-    }));
+    let answer = |(n, (id, place)): (usize, (&i64, &usize))| match plans.get(id) {
+        _ if taken[n] => RecipientAnswer::of(*place, *id, "duplicate"),
+        Some(plan) => RecipientAnswer::planned(*place, *id, plan),
+        None if n < used as usize => RecipientAnswer::of(*place, *id, "queued"),
+        None => RecipientAnswer::of(*place, *id, "waiting"),
+    };
+    let accepted = made.iter().zip(&places).enumerate().map(answer);
+    let refused = refused.into_iter();
+    let refused = refused.map(|(place, errors)| RecipientAnswer::refused(place, errors));
+    let mut results: Vec<RecipientAnswer> = accepted.chain(refused).collect();
     results.sort_by_key(|one| one.recipient);
     let word = PRIORITIES
         .iter()
