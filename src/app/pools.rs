@@ -31,7 +31,7 @@ const CAPACITIES_EVERY: Duration = Duration::from_secs(10);
 /// All running pools of a process.
 pub(super) struct RunningPools {
     pub(super) pools: Arc<Pools>,
-    pub(super) means: DeliveryServices,
+    pub(super) services: DeliveryServices,
     #[cfg(feature = "api")]
     pub(super) tools: DriverClients,
     pub(super) alarms: Alarms,
@@ -107,7 +107,7 @@ pub(super) fn open(
     } = built;
     let metrics = PoolMetrics::register(registry);
     let (tell, changes) = mpsc::unbounded_channel();
-    let mut carriers = BTreeMap::new();
+    let mut handles = BTreeMap::new();
     let inbox = Inbox::new(&queue.pool);
     let driver: Box<dyn Driver> = Box::new(InboxDriver::new(inbox.clone()));
     drivers.insert(INBOX_POOL.to_owned(), Arc::new(vec![driver]));
@@ -116,7 +116,7 @@ pub(super) fn open(
             continue;
         };
         let accounts = AccountPool::open(pool.clone(), store.clone(), notes.clone(), tell.clone())?;
-        carriers.insert(name, PoolHandle { accounts, drivers });
+        handles.insert(name, PoolHandle { accounts, drivers });
     }
     let deliveries = Deliveries::new(&queue.pool);
     deliveries.metrics.register(registry);
@@ -124,8 +124,8 @@ pub(super) fn open(
     gates.metrics.register(registry);
     Ok(RunningPools {
         pools,
-        means: DeliveryServices {
-            carriers,
+        services: DeliveryServices {
+            handles,
             deliveries,
             gates,
             metrics,
@@ -151,24 +151,24 @@ impl RunningPools {
         cancel: &CancellationToken,
     ) -> Vec<JoinHandle<()>> {
         let DeliveryServices {
-            carriers,
+            handles,
             deliveries,
             gates,
             metrics,
-        } = self.means;
+        } = self.services;
         let store = self.store;
         let mut tasks = Vec::new();
-        for carrier in carriers.values() {
-            let PoolHandle { accounts, drivers } = carrier.clone();
+        for handle in handles.values() {
+            let PoolHandle { accounts, drivers } = handle.clone();
             let kept = maintain(accounts, drivers, metrics.clone(), cancel.child_token());
             tasks.push(vital.spawn("keep pool", cancel.child_token(), kept));
             if runs_jobs {
-                let watched = watch(carrier.clone(), deliveries.clone(), cancel.child_token());
+                let watched = watch(handle.clone(), deliveries.clone(), cancel.child_token());
                 tasks.push(vital.spawn("watch pool", cancel.child_token(), watched));
             }
         }
         if runs_jobs {
-            let throttles = carriers.keys().filter_map(|name| name.parse().ok());
+            let throttles = handles.keys().filter_map(|name| name.parse().ok());
             let throttles = throttles.collect();
             let rates = keep_capacities(throttles, store, &gates, cancel.child_token());
             tasks.push(vital.spawn("keep capacities", cancel.child_token(), rates));
@@ -181,7 +181,7 @@ impl RunningPools {
             tasks.push(vital.spawn("keep inboxes", cancel.child_token(), kept));
         }
         let published = publish_changes(
-            carriers,
+            handles,
             self.alarms,
             metrics,
             self.changes,

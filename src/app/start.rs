@@ -127,7 +127,7 @@ impl App {
         #[cfg(feature = "notifications")]
         kinds.register(
             KIND,
-            NotificationHandler::new(open.pools.clone(), Some(open.means.clone()))
+            NotificationHandler::new(open.pools.clone(), Some(open.services.clone()))
                 .serving(settings.serve_pools.clone()),
         );
         #[cfg(feature = "notifications")]
@@ -145,8 +145,8 @@ impl App {
         #[cfg(feature = "api")]
         let (pools, deliveries, gates, tools) = (
             open.pools.clone(),
-            open.means.deliveries.clone(),
-            open.means.gates.clone(),
+            open.services.deliveries.clone(),
+            open.services.gates.clone(),
             open.tools.clone(),
         );
         let due = DueWork::default();
@@ -166,10 +166,10 @@ impl App {
         let looks = replica::start(&queue, &loops.vital, &loops.cancel, &mut registry).await;
         #[cfg(feature = "notifications")]
         let account_pools: Vec<AccountPool> = open
-            .means
-            .carriers
+            .services
+            .handles
             .values()
-            .map(|carrier| carrier.accounts.clone())
+            .map(|handle| handle.accounts.clone())
             .collect();
         let record = KnobRecord::new(queue.pool.clone());
         let seeding = Seeding {

@@ -37,7 +37,7 @@ const REQUEUE_ROUNDS: u32 = 15;
 ///
 /// No change is lost while Postgres is unreachable, as long as the process lives.
 pub async fn publish_changes(
-    carriers: BTreeMap<String, PoolHandle>,
+    handles: BTreeMap<String, PoolHandle>,
     alarms: Alarms,
     metrics: PoolMetrics,
     mut changes: mpsc::UnboundedReceiver<(String, Change)>,
@@ -75,10 +75,10 @@ pub async fn publish_changes(
             }
         }
         metrics.changed(&pool, &change);
-        let Some(carrier) = carriers.get(&pool) else {
+        let Some(handle) = handles.get(&pool) else {
             continue;
         };
-        let accounts = carrier.accounts.pool();
+        let accounts = handle.accounts.pool();
         let mut failures = FailureLog::default();
         while let Err(error) =
             within(RECORDED_WITHIN, alarms.record_change(accounts, &change)).await
@@ -115,8 +115,8 @@ fn looks_after(left: u32, is_away: bool, has_skipped: bool) -> u32 {
 }
 
 /// Maintains the waiting messages of a pool until `cancel` fires.
-pub async fn watch(carrier: PoolHandle, deliveries: Deliveries, cancel: CancellationToken) {
-    let pool = carrier.accounts.pool().clone();
+pub async fn watch(handle: PoolHandle, deliveries: Deliveries, cancel: CancellationToken) {
+    let pool = handle.accounts.pool().clone();
     // A new process does not know about earlier outages, so it checks for messages to requeue.
     let looks_left = AtomicU32::new(REQUEUE_ROUNDS);
     let pace = LoopOptions {
@@ -130,7 +130,7 @@ pub async fn watch(carrier: PoolHandle, deliveries: Deliveries, cancel: Cancella
         ..Attribution::default()
     };
     periodic(pace, cancel, || async {
-        let view = carrier.accounts.view();
+        let view = handle.accounts.view();
         if view.at_ms == 0 {
             return Ok(());
         }

@@ -41,17 +41,17 @@ const TIMEOUT: Duration = Duration::from_secs(600);
 /// The handler of the kind `notification`.
 pub struct NotificationHandler {
     pools: Arc<Pools>,
-    means: Option<DeliveryServices>,
+    services: Option<DeliveryServices>,
     /// The pools that this process was told to serve, as patterns; empty for all.
     served: Vec<String>,
 }
 
 impl NotificationHandler {
-    /// Creates a handler that checks arguments, and sends messages if `means` is given.
-    pub fn new(pools: Arc<Pools>, means: Option<DeliveryServices>) -> Self {
+    /// Creates a handler that checks arguments, and sends messages if `services` is given.
+    pub fn new(pools: Arc<Pools>, services: Option<DeliveryServices>) -> Self {
         Self {
             pools,
-            means,
+            services,
             served: Vec::new(),
         }
     }
@@ -65,9 +65,9 @@ impl NotificationHandler {
 
     fn is_served(&self, pool: &Pool) -> bool {
         let has_it = self
-            .means
+            .services
             .as_ref()
-            .is_some_and(|means| means.carriers.contains_key(&pool.name));
+            .is_some_and(|services| services.handles.contains_key(&pool.name));
         has_it && serving::is_served(&self.served, &pool.name)
     }
 
@@ -80,20 +80,20 @@ impl NotificationHandler {
         let limit = job.timeout.unwrap_or(TIMEOUT);
         let until = Instant::now() + limit - limit.mul_f64(WRITING).min(MAX_WRITE_RESERVE);
         let dead = |error: String| Outcome::Dead { error };
-        let means = self
-            .means
+        let services = self
+            .services
             .as_ref()
             .ok_or_else(|| dead("this process has no pools".to_owned()))?;
         let pool = self
             .pools
             .route(notification.channel, notification.provider.as_deref());
-        let carrier = pool
-            .and_then(|pool| means.carriers.get(&pool.name))
+        let handle = pool
+            .and_then(|pool| services.handles.get(&pool.name))
             .ok_or_else(|| {
                 dead(self.nowhere(notification.channel, notification.provider.as_deref()))
             })?;
         let verdict = if notification.is_gated {
-            let verified = means.gates.verify(job.id).await;
+            let verified = services.gates.verify(job.id).await;
             verified.map_err(|_| unrecorded())?
         } else {
             None
@@ -109,7 +109,7 @@ impl NotificationHandler {
             channel: notification.channel,
             recipient: to.clone(),
         };
-        let mut begun = means
+        let mut begun = services
             .deliveries
             .begin(request)
             .await
@@ -118,32 +118,15 @@ impl NotificationHandler {
             // Its batch was resumed a moment ago; the message has taken no slots yet.
             begun.batch = BatchStatus::Paused;
         }
-        let pool = carrier.accounts.pool();
+        let pool = handle.accounts.pool();
         let policy = notification
             .on_ambiguous
             .unwrap_or(match pool.retry_ambiguous {
                 true => OnAmbiguous::Retry,
                 false => OnAmbiguous::Dead,
             });
-        // The record decides, because an attempt may have ended without its outcome being seen.
-        if begun.is_settled() {
-            let was_sent = matches!(
-                begun.state,
-                Some(DeliveryState::Sent | DeliveryState::Delivered)
-            );
-            let end = after(begun.was_ambiguous, AttemptEnd::settled(was_sent));
-            settle(means, claim, end).await;
-            return Ok(Outcome::Done);
-        }
-        if begun.batch == BatchStatus::Cancelled {
-            let end = after(begun.was_ambiguous, AttemptEnd::Unsent);
-            settle(means, claim, end).await;
-            return Ok(Outcome::Cancelled);
-        }
-        if policy == OnAmbiguous::Dead && begun.is_doubtful() {
-            let error =
-                "a previous attempt got no response, so the message may have been sent".to_owned();
-            return Err(Outcome::Ambiguous { policy, error });
+        if let Some(outcome) = ended_by_record(services, claim, &begun, policy).await {
+            return outcome;
         }
         let valid_for = notification.valid_for.unwrap_or(pool.valid_for);
         let deadline = MessageDeadline::of(verdict.as_ref(), &begun, job, valid_for);
@@ -153,8 +136,8 @@ impl NotificationHandler {
             context,
             notification: &notification,
             to,
-            carrier,
-            means,
+            handle,
+            services,
             end: AttemptEnd::Retried,
             policy,
             failures: begun.failures,
@@ -181,7 +164,7 @@ impl NotificationHandler {
         let is_last = self.retry().is_last(job.attempt, job.max_attempts)
             && !context.cancelled.is_cancelled();
         let end = end_of(&outcome, is_last).unwrap_or(run.end);
-        settle(means, claim, after(was_ambiguous, end)).await;
+        settle(services, claim, after(was_ambiguous, end)).await;
         outcome
     }
 
@@ -261,6 +244,36 @@ impl MessageDeadline {
     }
 }
 
+/// Returns the outcome of an attempt that must not send, by its record. The record decides, because
+/// an earlier attempt may have ended without its outcome being seen.
+async fn ended_by_record(
+    services: &DeliveryServices,
+    claim: Option<ClaimKey>,
+    begun: &BegunDelivery,
+    policy: OnAmbiguous,
+) -> Option<Result<Outcome, Outcome>> {
+    if begun.is_settled() {
+        let was_sent = matches!(
+            begun.state,
+            Some(DeliveryState::Sent | DeliveryState::Delivered)
+        );
+        let end = after(begun.was_ambiguous, AttemptEnd::settled(was_sent));
+        settle(services, claim, end).await;
+        return Some(Ok(Outcome::Done));
+    }
+    if begun.batch == BatchStatus::Cancelled {
+        let end = after(begun.was_ambiguous, AttemptEnd::Unsent);
+        settle(services, claim, end).await;
+        return Some(Ok(Outcome::Cancelled));
+    }
+    if policy == OnAmbiguous::Dead && begun.is_doubtful() {
+        let error =
+            "a previous attempt got no response, so the message may have been sent".to_owned();
+        return Some(Err(Outcome::Ambiguous { policy, error }));
+    }
+    None
+}
+
 /// Returns the end of an attempt where its outcome decides it.
 fn end_of(outcome: &Result<Outcome, Outcome>, is_last: bool) -> Option<AttemptEnd> {
     match outcome {
@@ -326,11 +339,11 @@ fn after(was_ambiguous: bool, end: AttemptEnd) -> AttemptEnd {
 }
 
 /// Settles what the gates took for a message. A failure leaves the claim to its job, which ends.
-async fn settle(means: &DeliveryServices, claim: Option<ClaimKey>, end: AttemptEnd) {
+async fn settle(services: &DeliveryServices, claim: Option<ClaimKey>, end: AttemptEnd) {
     let Some(claim) = claim else {
         return;
     };
-    if let Err(error) = means.gates.end(claim, end).await {
+    if let Err(error) = services.gates.end(claim, end).await {
         tracing::debug!(?claim, %error, "settling what the gates took for a message failed");
     }
 }
@@ -438,12 +451,12 @@ impl Handler for NotificationHandler {
             let message = self.nowhere(notification.channel, notification.provider.as_deref());
             return Err(vec![Issue::new(pointer, message)]);
         };
-        let carrier = self
-            .means
+        let handle = self
+            .services
             .as_ref()
-            .and_then(|means| means.carriers.get(&pool.name));
-        let issues = carrier
-            .map(|carrier| refused_by_all(&notification, &carrier.drivers))
+            .and_then(|services| services.handles.get(&pool.name));
+        let issues = handle
+            .map(|handle| refused_by_all(&notification, &handle.drivers))
             .unwrap_or_default();
         if !issues.is_empty() {
             return Err(issues);

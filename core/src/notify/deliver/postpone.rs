@@ -31,11 +31,11 @@ const MAX_QUEUE_WAIT: Duration = Duration::from_secs(300);
 impl DeliveryRun<'_> {
     /// Retries the message later, at the cost of an attempt, because accounts failed or refused it
     /// and nothing shows that they are at fault.
-    pub(super) async fn again(&mut self, not: &[usize]) -> Outcome {
-        let accounts = if not.len() == 1 {
+    pub(super) async fn again(&mut self, tried: &[usize]) -> Outcome {
+        let accounts = if tried.len() == 1 {
             "1 account".to_owned()
         } else {
-            format!("{} accounts", not.len())
+            format!("{} accounts", tried.len())
         };
         let error = format!(
             "{accounts} did not accept this message; the last: {}",
@@ -79,7 +79,7 @@ impl DeliveryRun<'_> {
         last_outcome: Option<&str>,
         valid_for: Duration,
     ) -> Result<Outcome, Outcome> {
-        let pool = self.carrier.accounts.pool().name.clone();
+        let pool = self.handle.accounts.pool().name.clone();
         let is_refused = matches!(
             last_outcome,
             Some("account_failure" | "throttled" | "transient" | NO_ACCOUNT)
@@ -87,7 +87,7 @@ impl DeliveryRun<'_> {
         let seconds = valid_for.as_secs();
         // The pool checks its accounts once a second, and clocks differ a little.
         let was_away = self
-            .carrier
+            .handle
             .accounts
             .view()
             .unavailable_at_ms
@@ -124,7 +124,7 @@ impl DeliveryRun<'_> {
         if self.left().is_zero() {
             let error = format!(
                 "no account of pool {} was available before its deadline: {why}",
-                self.carrier.accounts.pool().name
+                self.handle.accounts.pool().name
             );
             self.record(DeliveryState::Failed, None, NO_ACCOUNT, &error, None)
                 .await?;

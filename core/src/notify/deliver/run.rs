@@ -34,8 +34,8 @@ pub(super) struct DeliveryRun<'a> {
     pub(super) notification: &'a NotificationArgs,
     /// The address, of the message or of the recipient's profile; `None` if there is none any more.
     pub(super) to: Option<Recipient>,
-    pub(super) carrier: &'a PoolHandle,
-    pub(super) means: &'a DeliveryServices,
+    pub(super) handle: &'a PoolHandle,
+    pub(super) services: &'a DeliveryServices,
     /// The end of the attempt, as far as it is recorded.
     pub(super) end: AttemptEnd,
     /// The treatment of an attempt whose outcome is unknown.
@@ -75,7 +75,8 @@ pub(super) enum GateStop {
 }
 
 impl DeliveryRun<'_> {
-    /// Puts off a message that a gate holds, or ends it. `last_outcome` is that of the attempt before.
+    /// Puts off a message that a gate holds, or ends it. `last_outcome` is that of the attempt
+    /// before.
     pub(super) async fn stop(
         &mut self,
         stop: GateStop,
@@ -127,7 +128,7 @@ impl DeliveryRun<'_> {
 
     async fn record_in_time(&self, written: DeliveryUpdate) {
         let mut refusals = 0;
-        while let Err(error) = self.means.deliveries.record(written.clone()).await {
+        while let Err(error) = self.services.deliveries.record(written.clone()).await {
             refusals += u32::from(!matches!(error, crate::jobs::Error::Lost(_)));
             if refusals >= REFUSALS_MAX || Instant::now() >= self.until {
                 tracing::error!(job_id = self.job.id, %error, "recording the outcome of a message failed; it is not sent again");
@@ -145,8 +146,8 @@ impl DeliveryRun<'_> {
     /// Notes one account's answer, for the metrics and the record.
     pub(super) fn note(&mut self, held: &AccountLease, answer: &ProviderResponse, took: Duration) {
         let account = self.account(held);
-        let pool = &self.carrier.accounts.pool().name;
-        self.means
+        let pool = &self.handle.accounts.pool().name;
+        self.services
             .metrics
             .sent(pool, &account, answer.sent.as_str(), took.as_secs_f64());
         self.context.report_duration(took);
@@ -173,7 +174,7 @@ impl DeliveryRun<'_> {
     }
 
     fn account(&self, held: &AccountLease) -> String {
-        let pool = self.carrier.accounts.pool();
+        let pool = self.handle.accounts.pool();
         pool.accounts
             .get(held.at)
             .map_or_else(String::new, |limited| limited.account.name.clone())
@@ -204,7 +205,7 @@ impl DeliveryRun<'_> {
             suppress,
             ..self.written(state, held, None)
         };
-        self.means
+        self.services
             .deliveries
             .record(written)
             .await
@@ -220,7 +221,7 @@ impl DeliveryRun<'_> {
         met: Option<RecipientResult>,
     ) {
         let written = self.written(state, held, met);
-        if let Err(error) = self.means.deliveries.record(written).await {
+        if let Err(error) = self.services.deliveries.record(written).await {
             tracing::debug!(job_id = self.job.id, %error, "recording attempts of a message failed");
         }
     }
@@ -237,7 +238,7 @@ impl DeliveryRun<'_> {
             DeliveryState::Sent | DeliveryState::Delivered => AttemptEnd::Accepted,
             _ => AttemptEnd::Unsent,
         };
-        let pool = self.carrier.accounts.pool();
+        let pool = self.handle.accounts.pool();
         DeliveryUpdate {
             job_id: self.job.id,
             channel: self.notification.channel,

@@ -9,7 +9,7 @@ use crate::jobs::{OnAmbiguous, Outcome};
 use crate::notify::args::Texts;
 use crate::notify::{DeliveryState, DeliveryUpdate};
 use crate::providers::pool::{AccountLease, Checkout};
-use crate::providers::{ProviderResponse, Recipient, Scope, SendContext, Sent, now_s};
+use crate::providers::{Message, ProviderResponse, Recipient, Scope, SendContext, Sent, now_s};
 
 /// Longest wait of a message for an account while it holds its job's slot; a message whose turn
 /// comes later waits in the queue, where no wait is shorter.
@@ -31,6 +31,14 @@ const USUAL_DELAY: Duration = Duration::from_secs(5);
 /// Delay of a message that this process could not try to send.
 const UNABLE_DELAY: Duration = Duration::from_secs(2);
 
+/// The answer of one account.
+struct AccountAnswer {
+    answer: ProviderResponse,
+    /// True if the timeout of the job ended the wait, which is shorter than the pool's own and says
+    /// nothing about the account's health.
+    is_cut: bool,
+}
+
 impl DeliveryRun<'_> {
     /// Tries one account after the other until one takes the message or none is left for now.
     pub(super) async fn send(&mut self, to: Recipient, texts: Texts) -> Result<Outcome, Outcome> {
@@ -40,14 +48,14 @@ impl DeliveryRun<'_> {
             texts,
             Some(self.deadline_s),
         );
-        let accounts = self.carrier.accounts.clone();
-        let mut not = Vec::new();
+        let accounts = self.handle.accounts.clone();
+        let mut tried = Vec::new();
         let mut failures = 0;
         loop {
-            let held = match accounts.take(self.job.id, &not, CHECKOUT_TIMEOUT).await {
+            let held = match accounts.take(self.job.id, &tried, CHECKOUT_TIMEOUT).await {
                 Checkout::Held(held) => held,
                 Checkout::Wait { .. } | Checkout::NoAccount if self.uncertain_failures > 0 => {
-                    return Err(self.again(&not).await);
+                    return Err(self.again(&tried).await);
                 }
                 Checkout::Wait { wait, why } => return self.wait(wait, &why).await,
                 // Every available account was tried; the first of them is tried again later.
@@ -57,63 +65,73 @@ impl DeliveryRun<'_> {
                         .await);
                 }
             };
-            let driver = &self.carrier.drivers[held.at];
-            let issues = driver.check(&message);
-            if !issues.is_empty() {
-                accounts.unused(&held).await;
-                let error = listed(&issues);
-                self.record(
-                    DeliveryState::Failed,
-                    Some(&held),
-                    "permanent_request",
-                    &error,
-                    None,
-                )
-                .await?;
-                return Err(Outcome::Dead { error });
-            }
-            let left = self.until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                accounts.unused(&held).await;
-                self.write(DeliveryState::Queued, None, None).await;
-                return Err(Outcome::Retry {
-                    after: None,
-                    error: "no account accepted it before its time-out".to_owned(),
-                });
-            }
-            let timeout = accounts.pool().timeout.min(left);
-            let context = SendContext {
-                now_s: now_s(),
-                timeout,
-                stop: self.context.cancelled.clone(),
-            };
-            let begun = Instant::now();
-            self.context.hand_over(self.policy);
-            let answer = driver.send(&message, &context).await;
-            self.context.answered();
-            self.note(&held, &answer, begun.elapsed());
-            if self.context.cancelled.is_cancelled() && is_unsent(&answer.sent) {
-                // The attempt was cancelled before anything was sent, which says nothing about the
-                // account.
-                accounts.unused(&held).await;
-                return Err(Outcome::HandedBack);
-            }
-            // A timeout shorter than the pool's own says nothing about the account's health.
-            let is_cut = timeout < accounts.pool().timeout && begun.elapsed() >= timeout;
+            let AccountAnswer { answer, is_cut } = self.send_with(&held, &message).await?;
             if let Some(outcome) = self.judge(&held, answer, is_cut, &mut failures).await {
                 return outcome;
             }
-            not.push(held.at);
-            if failures == 0 && self.uncertain_failures == 0 && not.len() >= HOPS_MAX {
+            tried.push(held.at);
+            if failures == 0 && self.uncertain_failures == 0 && tried.len() >= HOPS_MAX {
                 // Accounts throttled or refused in turn, which is not the message's fault.
                 return self
                     .wait(USUAL_DELAY, "too many accounts in a row did not accept it")
                     .await;
             }
-            if failures >= FAILURES_MAX || self.refused >= REFUSED_MAX || not.len() >= HOPS_MAX {
-                return Err(self.again(&not).await);
+            if failures >= FAILURES_MAX || self.refused >= REFUSED_MAX || tried.len() >= HOPS_MAX {
+                return Err(self.again(&tried).await);
             }
         }
+    }
+
+    /// Sends the message with one account. `Err` ends the attempt, before anything was sent.
+    async fn send_with(
+        &mut self,
+        held: &AccountLease,
+        message: &Message,
+    ) -> Result<AccountAnswer, Outcome> {
+        let accounts = self.handle.accounts.clone();
+        let driver = &self.handle.drivers[held.at];
+        let issues = driver.check(message);
+        if !issues.is_empty() {
+            accounts.unused(held).await;
+            let error = listed(&issues);
+            self.record(
+                DeliveryState::Failed,
+                Some(held),
+                "permanent_request",
+                &error,
+                None,
+            )
+            .await?;
+            return Err(Outcome::Dead { error });
+        }
+        let left = self.until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            accounts.unused(held).await;
+            self.write(DeliveryState::Queued, None, None).await;
+            return Err(Outcome::Retry {
+                after: None,
+                error: "no account accepted it before its time-out".to_owned(),
+            });
+        }
+        let timeout = accounts.pool().timeout.min(left);
+        let context = SendContext {
+            now_s: now_s(),
+            timeout,
+            stop: self.context.cancelled.clone(),
+        };
+        let begun = Instant::now();
+        self.context.hand_over(self.policy);
+        let answer = driver.send(message, &context).await;
+        self.context.answered();
+        self.note(held, &answer, begun.elapsed());
+        if self.context.cancelled.is_cancelled() && is_unsent(&answer.sent) {
+            // The attempt was cancelled before anything was sent, which says nothing about the
+            // account.
+            accounts.unused(held).await;
+            return Err(Outcome::HandedBack);
+        }
+        let is_cut = timeout < accounts.pool().timeout && begun.elapsed() >= timeout;
+        Ok(AccountAnswer { answer, is_cut })
     }
 
     /// Handles one account's answer. Returns `None` if the message moves on to the next account.
@@ -124,7 +142,7 @@ impl DeliveryRun<'_> {
         is_cut: bool,
         failures: &mut usize,
     ) -> Option<Result<Outcome, Outcome>> {
-        let accounts = self.carrier.accounts.clone();
+        let accounts = self.handle.accounts.clone();
         let quota = answer.quota;
         match answer.sent {
             Sent::Delivered { provider_id } => {
@@ -212,7 +230,7 @@ impl DeliveryRun<'_> {
             Sent::Ambiguous { reason } => {
                 let mut met = None;
                 if !self.context.cancelled.is_cancelled() {
-                    if self.carrier.accounts.pool().provider.is_recipients() {
+                    if self.handle.accounts.pool().provider.is_recipients() {
                         accounts.succeeded(held, quota).await;
                         met = Some(self.rest(None).1);
                     } else {
@@ -243,10 +261,10 @@ impl DeliveryRun<'_> {
         delay: Option<Duration>,
     ) -> bool {
         if is_cut {
-            self.carrier.accounts.unjudged(held);
+            self.handle.accounts.unjudged(held);
             return false;
         }
-        self.carrier.accounts.failed(held, reason, delay).await
+        self.handle.accounts.failed(held, reason, delay).await
     }
 
     /// Records that the provider accepted or delivered the message.

@@ -21,7 +21,7 @@ pub struct PoolHandle {
 #[derive(Clone)]
 pub struct DeliveryServices {
     /// The pools, by name.
-    pub carriers: BTreeMap<String, PoolHandle>,
+    pub handles: BTreeMap<String, PoolHandle>,
     /// The record of deliveries.
     pub deliveries: Deliveries,
     /// The gates of recipients.

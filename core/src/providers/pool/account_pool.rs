@@ -35,7 +35,7 @@ const LONGEST_REST: Duration = Duration::from_secs(300);
 #[derive(Clone)]
 pub struct AccountPool {
     shared: Arc<AccountPoolInner>,
-    wishes: mpsc::Sender<CheckoutRequest>,
+    requests: mpsc::Sender<CheckoutRequest>,
     ends: mpsc::Sender<SendFeedback>,
 }
 
@@ -86,13 +86,13 @@ impl AccountPool {
             store,
             changes,
         });
-        let (wishes, wished) = mpsc::channel(4 * MAX_SERVE_BATCH);
+        let (requests, requested) = mpsc::channel(4 * MAX_SERVE_BATCH);
         let (ends, ended) = mpsc::channel(16 * MAX_OUTCOMES_REPORTED);
-        tokio::spawn(serve(shared.clone(), wished));
+        tokio::spawn(serve(shared.clone(), requested));
         tokio::spawn(report_outcomes(shared.clone(), ended));
         Ok(Self {
             shared,
-            wishes,
+            requests,
             ends,
         })
     }
@@ -109,7 +109,7 @@ impl AccountPool {
     /// Waits until a task of the pool has died of a defect: without it no message gets an account.
     pub(super) async fn died(&self) {
         tokio::select! {
-            () = self.wishes.closed() => {}
+            () = self.requests.closed() => {}
             () = self.ends.closed() => {}
         }
     }
@@ -118,17 +118,18 @@ impl AccountPool {
         &self.shared
     }
 
-    /// Requests the next account in rotation that is not in `not` for the message with this number,
-    /// and waits for it for at most `patience`; if its turn comes later, it learns so at once. A
-    /// message that failed at an account does not become its probe.
-    pub async fn take(&self, message: i64, not: &[usize], patience: Duration) -> Checkout {
-        let (since, mut not, mut is_left_to_others) = (Instant::now(), not.to_vec(), false);
+    /// Requests the next account in rotation that is not in `excluded` for the message with this
+    /// number, and waits for it for at most `timeout`; if its turn comes later, it learns so at
+    /// once. A message that failed at an account does not become its probe.
+    pub async fn take(&self, message: i64, excluded: &[usize], timeout: Duration) -> Checkout {
+        let (since, mut excluded, mut is_left_to_others) =
+            (Instant::now(), excluded.to_vec(), false);
         loop {
             let (reply, answer) = oneshot::channel();
-            let wish = CheckoutRequest {
+            let request = CheckoutRequest {
                 message,
-                not: not.clone(),
-                patience,
+                excluded: excluded.clone(),
+                timeout,
                 since,
                 reply,
             };
@@ -136,7 +137,7 @@ impl AccountPool {
                 wait: UNKNOWN_TURN_WAIT,
                 why: "the process is stopping".to_owned(),
             };
-            if self.wishes.send(wish).await.is_err() {
+            if self.requests.send(request).await.is_err() {
                 return closed();
             }
             let held = match answer.await.unwrap_or_else(|_| closed()) {
@@ -160,7 +161,7 @@ impl AccountPool {
             {
                 Ok(ProbeDecision::Another) => {
                     self.unused(&held).await;
-                    not.push(held.at);
+                    excluded.push(held.at);
                     is_left_to_others = true;
                 }
                 probed => {

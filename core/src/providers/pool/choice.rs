@@ -33,14 +33,14 @@ impl Ring {
         }
     }
 
-    /// Returns the next account that may be asked at `now_us` and is not in `not`; the one after it
-    /// becomes the next in rotation.
-    pub fn next(&mut self, now_us: i64, not: &[usize]) -> Choice {
+    /// Returns the next account that may be asked at `now_us` and is not in `excluded`; the one
+    /// after it becomes the next in rotation.
+    pub fn next(&mut self, now_us: i64, excluded: &[usize]) -> Choice {
         let accounts = self.free_at_us.len();
         let mut soonest: Option<i64> = None;
         for step in 0..accounts {
             let at = (self.cursor + step) % accounts;
-            if not.contains(&at) {
+            if excluded.contains(&at) {
                 continue;
             }
             let free_at = self.free_at_us[at];
@@ -132,13 +132,13 @@ mod tests {
         #[test]
         fn the_choice_is_the_next_in_turn_of_those_that_may_be_asked(
             free in prop::collection::vec(prop_oneof![Just(i64::MIN), 0_i64..10_000], 500),
-            not in prop::collection::vec(0_usize..500, 0..20),
+            excluded in prop::collection::vec(0_usize..500, 0..20),
             cursor in 0_usize..500,
             now in 0_i64..10_000,
         ) {
             let mut ring = Ring { free_at_us: free.clone(), cursor };
-            let may = |at: usize| free[at] <= now && !not.contains(&at);
-            match ring.next(now, &not) {
+            let may = |at: usize| free[at] <= now && !excluded.contains(&at);
+            match ring.next(now, &excluded) {
                 Choice::Account(at) => {
                     prop_assert!(may(at));
                     let passed = (0..500).map(|step| (cursor + step) % 500).take_while(|passed| *passed != at);
@@ -147,10 +147,10 @@ mod tests {
                 }
                 Choice::Wait { until_us } => {
                     prop_assert!((0..500).all(|at| !may(at)));
-                    let least = (0..500).filter(|at| !not.contains(at)).map(|at| free[at]).min();
+                    let least = (0..500).filter(|at| !excluded.contains(at)).map(|at| free[at]).min();
                     prop_assert_eq!(Some(until_us), least);
                 }
-                Choice::NoAccount => prop_assert!((0..500).all(|at| not.contains(&at))),
+                Choice::NoAccount => prop_assert!((0..500).all(|at| excluded.contains(&at))),
             }
         }
 

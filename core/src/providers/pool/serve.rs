@@ -28,7 +28,7 @@ const HOLDER_TTL: Duration = Duration::from_secs(10);
 /// Serves requests until all handles of the pool are dropped.
 pub(super) async fn serve(
     shared: Arc<AccountPoolInner>,
-    mut wished: mpsc::Receiver<CheckoutRequest>,
+    mut requested: mpsc::Receiver<CheckoutRequest>,
 ) {
     let mut waiting: Vec<CheckoutRequest> = Vec::new();
     let mut next = NextServe::default();
@@ -43,7 +43,7 @@ pub(super) async fn serve(
         let room = MAX_SERVE_BATCH.saturating_sub(waiting.len());
         let mut came = Vec::new();
         tokio::select! {
-            got = wished.recv_many(&mut came, room.max(1)), if room > 0 => {
+            got = requested.recv_many(&mut came, room.max(1)), if room > 0 => {
                 if got == 0 {
                     return;
                 }
@@ -59,7 +59,7 @@ pub(super) async fn serve(
             continue;
         }
         // A request whose caller has gone must not take a turn.
-        waiting.retain(|wish| !wish.reply.is_closed());
+        waiting.retain(|request| !request.reply.is_closed());
         next = round(&shared, &mut waiting).await;
     }
 }
@@ -75,7 +75,7 @@ struct NextServe {
 /// The requests that one account is asked for in a round.
 struct AccountTurn {
     at: usize,
-    wishes: Vec<CheckoutRequest>,
+    requests: Vec<CheckoutRequest>,
 }
 
 /// The accounts that a round asks, and what is known of the requests that must wait.
@@ -90,14 +90,14 @@ struct RoundTurns {
 impl RoundTurns {
     /// Gives a request to the account that the round asks for it. Gives it back if the round asks
     /// as many accounts as it may.
-    fn add(&mut self, at: usize, wish: CheckoutRequest) -> Option<CheckoutRequest> {
+    fn add(&mut self, at: usize, request: CheckoutRequest) -> Option<CheckoutRequest> {
         match self.accounts.iter().position(|turn| turn.at == at) {
-            Some(place) => self.accounts[place].wishes.push(wish),
+            Some(place) => self.accounts[place].requests.push(request),
             None if self.accounts.len() < MAX_LANES_PER_ASK => self.accounts.push(AccountTurn {
                 at,
-                wishes: vec![wish],
+                requests: vec![request],
             }),
-            None => return Some(wish),
+            None => return Some(request),
         }
         None
     }
@@ -140,36 +140,36 @@ fn choose(shared: &AccountPoolInner, waiting: &mut Vec<CheckoutRequest>) -> Roun
     // The time per message of the whole pool, and the requests that wait ahead of the next one.
     let interval_us = shared.interval_us();
     let mut before = 0.0;
-    for wish in std::mem::take(waiting) {
-        let choice = match turns.dry.filter(|_| wish.not.is_empty()) {
+    for request in std::mem::take(waiting) {
+        let choice = match turns.dry.filter(|_| request.excluded.is_empty()) {
             Some(dry) => dry,
-            None => locked(&shared.ring).next(now_us, &wish.not),
+            None => locked(&shared.ring).next(now_us, &request.excluded),
         };
-        if wish.not.is_empty() && matches!(choice, Choice::Wait { .. }) {
+        if request.excluded.is_empty() && matches!(choice, Choice::Wait { .. }) {
             turns.dry = Some(choice);
         }
         match choice {
             Choice::Account(at) => {
-                if let Some(wish) = turns.add(at, wish) {
+                if let Some(request) = turns.add(at, request) {
                     turns.soonest_us = Some(now_us);
-                    waiting.push(wish);
+                    waiting.push(request);
                 }
             }
-            Choice::NoAccount => drop(wish.reply.send(Checkout::NoAccount)),
+            Choice::NoAccount => drop(request.reply.send(Checkout::NoAccount)),
             Choice::Wait { until_us } => {
                 let line_us = (before * interval_us) as i64;
                 let wait_us = (until_us - now_us).max(0).saturating_add(line_us);
                 let wait = Duration::from_micros(wait_us as u64);
                 before += 1.0;
-                if wish.since.elapsed() + wait > wish.patience {
-                    drop(wish.reply.send(Checkout::Wait {
+                if request.since.elapsed() + wait > request.timeout {
+                    drop(request.reply.send(Checkout::Wait {
                         wait,
-                        why: shared.why_rests(until_us, &wish.not),
+                        why: shared.why_rests(until_us, &request.excluded),
                     }));
                 } else {
                     let soonest_us = turns.soonest_us.map_or(until_us, |at| at.min(until_us));
                     turns.soonest_us = Some(soonest_us);
-                    waiting.push(wish);
+                    waiting.push(request);
                 }
             }
         }
@@ -186,7 +186,7 @@ async fn ask(
 ) {
     let lanes = turns.iter().map(|turn| LaneRequest {
         key: shared.name(turn.at),
-        want: turn.wishes.len() as u32,
+        want: turn.requests.len() as u32,
         cost: shared.cost(turn.at),
         held: 0,
     });
@@ -209,27 +209,27 @@ async fn ask(
         .into_iter()
         .chain(std::iter::repeat_with(Grant::default));
     for ((turn, lane), grant) in turns.into_iter().zip(&ask.lanes).zip(grants) {
-        if grant.granted < turn.wishes.len() as u32 {
+        if grant.granted < turn.requests.len() as u32 {
             let (wait, why) = rest_of(&grant);
             shared.rest(turn.at, wait.max(SHORTEST_REST), &why);
         }
         let mut left = grant.granted;
-        for wish in turn.wishes {
+        for request in turn.requests {
             if left == 0 {
-                waiting.push(wish);
+                waiting.push(request);
                 continue;
             }
             left -= 1;
             let held = AccountLease {
                 at: turn.at,
-                message: wish.message,
+                message: request.message,
                 grant: Grant {
                     granted: 1,
                     ..grant.clone()
                 },
                 cost: lane.cost.min(max_cost),
             };
-            if wish.reply.send(Checkout::Held(held)).is_err() {
+            if request.reply.send(Checkout::Held(held)).is_err() {
                 let refund = Refund {
                     key: &lane.key,
                     grant: &grant,

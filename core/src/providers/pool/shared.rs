@@ -61,8 +61,8 @@ pub enum Checkout {
 
 pub(super) struct CheckoutRequest {
     pub(super) message: i64,
-    pub(super) not: Vec<usize>,
-    pub(super) patience: Duration,
+    pub(super) excluded: Vec<usize>,
+    pub(super) timeout: Duration,
     pub(super) since: Instant,
     pub(super) reply: oneshot::Sender<Checkout>,
 }
@@ -174,10 +174,10 @@ impl AccountPoolInner {
     }
 
     /// Returns the reason for the rest of the account that returns first.
-    pub(super) fn why_rests(&self, until_us: i64, not: &[usize]) -> String {
+    pub(super) fn why_rests(&self, until_us: i64, excluded: &[usize]) -> String {
         let ring = locked(&self.ring);
         let first = (0..self.pool.accounts.len())
-            .find(|at| !not.contains(at) && ring.free_at_us(*at) == until_us);
+            .find(|at| !excluded.contains(at) && ring.free_at_us(*at) == until_us);
         let why = first.and_then(|at| locked(&self.why).get(at).cloned());
         why.unwrap_or_default()
     }

@@ -179,7 +179,7 @@ async fn whatever_any_driver_says_of_one_message_no_other_is_stopped_by_it() {
     let redis = Arc::new(patient_store(&redis_prefix()).await);
     let (store, notes): (Arc<dyn Store>, Arc<dyn Notes>) = (redis.clone(), redis);
     let (sender, mut changes) = mpsc::unbounded_channel();
-    let (mut pools, mut carriers, mut jobs) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
+    let (mut pools, mut handles, mut jobs) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
     for (nth, (provider, class)) in classes().into_iter().enumerate() {
         let name = format!("{}-{nth}", provider.as_str());
         let pool = Pool {
@@ -209,7 +209,7 @@ async fn whatever_any_driver_says_of_one_message_no_other_is_stopped_by_it() {
             AccountPool::open(pool.clone(), store.clone(), notes.clone(), sender.clone()).unwrap();
         pool::seed(&accounts).await.unwrap();
         let drivers: Vec<Box<dyn Driver>> = vec![Box::new(Stub { provider, class })];
-        carriers.insert(
+        handles.insert(
             name.clone(),
             PoolHandle {
                 accounts,
@@ -241,7 +241,7 @@ async fn whatever_any_driver_says_of_one_message_no_other_is_stopped_by_it() {
     let handler = NotificationHandler::new(
         Arc::new(Pools(pools)),
         Some(DeliveryServices {
-            carriers,
+            handles,
             deliveries,
             gates: crate::recipient::gates(&queue),
             metrics,
