@@ -15,6 +15,7 @@ use std::process::ExitCode;
 use serde_json::json;
 
 use self::finding::{Finding, Findings};
+use super::exit;
 use super::output::{self, say};
 use crate::config::{self, Settings};
 
@@ -59,7 +60,7 @@ pub(super) fn run(
     print(args, &report)?;
     Ok(match report.failed() {
         0 => ExitCode::SUCCESS,
-        _ => ExitCode::from(1),
+        _ => ExitCode::from(exit::FAILED),
     })
 }
 

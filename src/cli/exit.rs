@@ -9,8 +9,33 @@ pub(super) const HELP: &str = "\
 DATABASE_URL is the database of the jobs. Lists are read from the replica of DATABASE_READ_URL, if that is set and lags by at most
 FLYBALL_DATABASE_READ_LAG_MAX_S seconds; what is one job's, and every change, goes to DATABASE_URL.
 
-Exit codes: 0 done; 1 failed; 2 the command line is wrong; 3 the named thing does not exist, such as a job, a throttle, a pool or a worker; 4 the input was refused and
-nothing was changed; 69 a required service cannot be reached, is not installed or lacks the schema; 71 the listen port cannot be opened; 75 a lane, or the queue of a tenant, is full, tokens are not granted now, or an open transaction holds what the command needs: try again later; 78 a setting or a knobs file is wrong.";
+Exit codes:
+  0   done
+  1   failed
+  2   the command line is wrong
+  3   the named thing does not exist, such as a job, a throttle, a pool or a worker
+  4   the input was refused and nothing was changed
+  69  a required service cannot be reached, is not installed or lacks the schema
+  71  the listen port cannot be opened
+  75  a lane, or the queue of a tenant, is full, tokens are not granted now, or an open transaction holds what the command needs: try again later
+  78  a setting or a knobs file is wrong";
+
+/// A failure of any other sort.
+pub(super) const FAILED: u8 = 1;
+/// The command line is wrong.
+pub(super) const WRONG_USAGE: u8 = 2;
+/// The named thing does not exist.
+pub(super) const NOT_FOUND: u8 = 3;
+/// The input was refused and nothing was changed.
+pub(super) const REFUSED: u8 = 4;
+/// `EX_UNAVAILABLE` of sysexits.h: a required service is away.
+pub(super) const UNAVAILABLE: u8 = 69;
+/// `EX_OSERR` of sysexits.h: the listen port cannot be opened.
+pub(super) const NO_PORT: u8 = 71;
+/// `EX_TEMPFAIL` of sysexits.h: the same command may succeed later.
+pub(super) const TRY_LATER: u8 = 75;
+/// `EX_CONFIG` of sysexits.h: a setting or a knobs file is wrong.
+pub(super) const WRONG_SETTING: u8 = 78;
 
 /// Failures that are not errors of a room.
 #[derive(Debug, thiserror::Error)]
@@ -94,72 +119,74 @@ pub(super) fn code(error: &anyhow::Error) -> ExitCode {
 
 /// Returns the exit code for the error, as a number.
 pub fn number_of(error: &anyhow::Error) -> u8 {
-    error.chain().find_map(number).unwrap_or(1)
+    error.chain().find_map(number).unwrap_or(FAILED)
 }
 
 fn number(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
     if let Some(failure) = cause.downcast_ref::<CliError>() {
         return Some(match failure {
-            CliError::NotFound(_) => 3,
-            CliError::Refused(_) => 4,
-            CliError::Partly(_) => 1,
-            CliError::NoSchema(_) => 69,
+            CliError::NotFound(_) => NOT_FOUND,
+            CliError::Refused(_) => REFUSED,
+            CliError::Partly(_) => FAILED,
+            CliError::NoSchema(_) => UNAVAILABLE,
         });
     }
     if cause.is::<crate::simulate::scenario::InvalidScenario>() {
-        return Some(4);
+        return Some(REFUSED);
     }
     if let Some(error) = cause.downcast_ref::<jobs::Error>() {
         return Some(match error {
-            jobs::Error::Refused { .. } => 4,
+            jobs::Error::Refused { .. } => REFUSED,
             jobs::Error::Full { .. }
             | jobs::Error::QueueFull { .. }
-            | jobs::Error::Capped { .. } => 75,
-            jobs::Error::Lost(_) => 69,
-            error if error.was_broken_off() => 75,
-            error if error.is_of_settings() => 78,
-            jobs::Error::Store(_) => 1,
+            | jobs::Error::Capped { .. } => TRY_LATER,
+            jobs::Error::Lost(_) => UNAVAILABLE,
+            error if error.was_broken_off() => TRY_LATER,
+            error if error.is_of_settings() => WRONG_SETTING,
+            jobs::Error::Store(_) => FAILED,
         });
     }
     if let Some(error) = cause.downcast_ref::<cron::Error>() {
         return match error {
-            cron::Error::Invalid(_) => Some(4),
+            cron::Error::Invalid(_) => Some(REFUSED),
             cron::Error::Queue(error) => number(error),
         };
     }
     if let Some(error) = cause.downcast_ref::<throttle::Error>() {
         return Some(match error {
-            throttle::Error::Lost(_) => 69,
-            throttle::Error::Unknown(_) => 3,
+            throttle::Error::Lost(_) => UNAVAILABLE,
+            throttle::Error::Unknown(_) => NOT_FOUND,
             throttle::Error::Invalid(problems)
                 if problems.iter().any(|problem| problem.field == "REDIS_URL") =>
             {
-                78
+                WRONG_SETTING
             }
-            throttle::Error::Conflict { .. } | throttle::Error::Invalid(_) => 4,
+            throttle::Error::Conflict { .. } | throttle::Error::Invalid(_) => REFUSED,
         });
     }
     if cause.is::<throttle::name::InvalidName>() {
-        return Some(4);
+        return Some(REFUSED);
     }
     if cause.is::<crate::postgres::UnusablePostgres>() {
-        return Some(69);
+        return Some(UNAVAILABLE);
     }
     if let Some(crate::api::ListenError::Taken { .. }) = cause.downcast_ref() {
-        return Some(71);
+        return Some(NO_PORT);
     }
     if cause.is::<crate::api::ReadError>() {
-        return Some(69);
+        return Some(UNAVAILABLE);
     }
     if let Some(error) = cause.downcast_ref::<signals::Error>() {
         return match error {
-            signals::Error::Unreachable { .. } | signals::Error::TimedOut { .. } => Some(69),
-            signals::Error::BadQuery { .. } => Some(4),
+            signals::Error::Unreachable { .. } | signals::Error::TimedOut { .. } => {
+                Some(UNAVAILABLE)
+            }
+            signals::Error::BadQuery { .. } => Some(REFUSED),
             _ => None,
         };
     }
     let setting = cause.is::<config::Error>() || cause.is::<throttle::file::FileError>();
-    (setting || cause.is::<crate::api::ListenError>()).then_some(78)
+    (setting || cause.is::<crate::api::ListenError>()).then_some(WRONG_SETTING)
 }
 
 #[cfg(test)]

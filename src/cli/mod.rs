@@ -158,8 +158,9 @@ pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) if is_json && error.use_stderr() => {
-            tell_json(&exit::message_of_usage(&error.to_string()), 2);
-            return ExitCode::from(2);
+            let message = exit::message_of_usage(&error.to_string());
+            tell_json(&message, exit::WRONG_USAGE);
+            return ExitCode::from(exit::WRONG_USAGE);
         }
         Err(error) => error.exit(),
     };

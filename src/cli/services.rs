@@ -3,12 +3,10 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use super::exit;
 use crate::stack::Error;
 use crate::stack::layout::parse_interval_ms;
 use crate::stack::supervise::{self, SupervisorSettings};
-
-/// EX_UNAVAILABLE of sysexits.h: a required program is not installed.
-const EXIT_NOT_FOUND: u8 = 69;
 
 /// Run a private Postgres, Redis and Prometheus, for the demo and for tests
 ///
@@ -99,7 +97,7 @@ pub fn run(args: ServicesArgs) -> anyhow::Result<ExitCode> {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error @ Error::NotFound { .. }) => {
             eprintln!("flyball services: {error}");
-            Ok(ExitCode::from(EXIT_NOT_FOUND))
+            Ok(ExitCode::from(exit::UNAVAILABLE))
         }
         Err(error) => Err(error.into()),
     }

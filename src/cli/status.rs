@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::output::say;
-use super::{connect, output, pause};
+use super::{connect, exit, output, pause};
 use crate::api::served;
 use crate::app;
 use crate::config::Settings;
@@ -35,7 +35,7 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
     }
     // The output is as complete as possible, but a script must learn that a service is away.
     match status.store_lost {
-        Some(_) => Ok(ExitCode::from(69)),
+        Some(_) => Ok(ExitCode::from(exit::UNAVAILABLE)),
         None => Ok(ExitCode::SUCCESS),
     }
 }
@@ -229,7 +229,7 @@ async fn read_rates(
     let mut rates = BTreeMap::new();
     let store = match connect::throttles(settings).await {
         Ok(store) => store,
-        Err(error) => return Ok((rates, Some(super::exit::message(&error)))),
+        Err(error) => return Ok((rates, Some(exit::message(&error)))),
     };
     let mut lost = None;
     for name in store.names().await? {

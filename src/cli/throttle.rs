@@ -19,7 +19,7 @@ use self::import::import;
 use self::knobs::{manual_until, parse};
 use self::name::known;
 use self::show::{list, show};
-use super::exit::CliError;
+use super::exit::{self, CliError};
 use super::output::say;
 use super::signed::AuditArgs;
 use super::{connect, output, when};
@@ -204,7 +204,7 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
 fn granted(is_granted: bool) -> anyhow::Result<ExitCode> {
     Ok(match is_granted {
         true => ExitCode::SUCCESS,
-        false => ExitCode::from(75),
+        false => ExitCode::from(exit::TRY_LATER),
     })
 }
 

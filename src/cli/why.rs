@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::bail;
 use serde_json::json;
 
-use super::exit::CliError;
+use super::exit::{self, CliError};
 use super::output::say;
 use super::{connect, output};
 use crate::admission;
@@ -87,7 +87,7 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
                 }
             }
             if status.is_none() {
-                return Ok(ExitCode::from(3));
+                return Ok(ExitCode::from(exit::NOT_FOUND));
             }
         }
     }

@@ -363,7 +363,7 @@ fn every_help_text_explains_what_the_command_is_for() {
     };
     let whole = help(&[]);
     assert!(
-        whole.contains("Exit codes: 0 done; 1 failed; 2 the command line"),
+        whole.contains("Exit codes:\n  0   done\n  1   failed\n  2   the command line"),
         "{whole}"
     );
     for command in [

@@ -143,12 +143,12 @@ fn the_page_of_commands_has_the_exit_codes_that_help_reports() {
         .output()
         .unwrap();
     let printed = String::from_utf8(output.stdout).unwrap();
-    let printed = printed
-        .split_once("Exit codes: ")
-        .unwrap()
-        .1
-        .replace('\n', " ");
-    let printed: Vec<&str> = printed.trim().trim_end_matches('.').split("; ").collect();
+    let (_, printed) = printed.split_once("Exit codes:\n").unwrap();
+    let printed: Vec<String> = printed
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+        .filter(|line| !line.is_empty())
+        .collect();
 
     let page = read("docs/reference/cli.md");
     let table = section(&page, "## Exit codes");
