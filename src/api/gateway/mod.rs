@@ -1,6 +1,7 @@
 //! The gateway's routes: connections, tickets, publications and the events of channels.
 
 pub mod asyncapi;
+mod channel_frames;
 pub mod connect;
 pub mod credential;
 pub mod events;
