@@ -1,5 +1,5 @@
-//! The governor on simulated plants: the same `State::tick` that `flyball serve` runs, closed over
-//! a model of the governed resource, in virtual time, beside common alternative controllers.
+//! The governor on simulated plants: the same `ControlState::tick` that `flyball serve` runs, closed
+//! over a model of the governed resource, in virtual time, beside common alternative controllers.
 //!
 //! A [`scenario`] is a knobs file with tables about its plant. All quantities that a run cannot
 //! influence (background work, the cost of a job, noise, delays) are drawn once from the seed
@@ -12,7 +12,6 @@ pub mod compare;
 pub mod contender;
 pub mod controller;
 pub mod curve;
-
 pub mod disturbance;
 pub mod exporter;
 pub mod library;
@@ -23,6 +22,7 @@ pub mod random_plant;
 pub mod random_table;
 pub mod run;
 pub mod scenario;
+mod scenario_faults;
 pub mod score;
 
 #[cfg(test)]

@@ -59,21 +59,72 @@ impl OtlpSettings {
     pub fn from_variables(
         read: impl Fn(&str) -> Option<String>,
     ) -> Result<Option<Self>, InvalidOtel> {
-        let read = |name: &str| {
-            let value = read(name).map(|value| value.trim().to_owned());
-            value.filter(|value| !value.is_empty())
-        };
-        // A variable of traces alone has precedence over that of all signals.
-        let either = |what: &str| {
-            let of_traces = format!("OTEL_EXPORTER_OTLP_TRACES_{what}");
-            let of_all = format!("OTEL_EXPORTER_OTLP_{what}");
-            let found = read(&of_traces).map(|value| (of_traces, value));
-            found.or_else(|| read(&of_all).map(|value| (of_all, value)))
-        };
-        if read("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true")) {
+        let variables = Variables(&read);
+        let is_off = variables.get("OTEL_SDK_DISABLED");
+        if is_off.is_some_and(|value| value.eq_ignore_ascii_case("true")) {
             return Ok(None);
         }
-        let exporter = read("OTEL_TRACES_EXPORTER");
+        let Some(endpoint) = variables.endpoint()? else {
+            return Ok(None);
+        };
+        variables.refuse_unsupported()?;
+        let headers = match variables.either("HEADERS") {
+            Some((name, text)) => pairs(&text).ok_or_else(|| {
+                InvalidOtel(format!(
+                    "{name} must be a list such as api-key=abc,tenant=x, with %-encoded values"
+                ))
+            })?,
+            None => Vec::new(),
+        };
+        let (name, text) = variables.either("TIMEOUT").unzip();
+        let timeout = millis(&name.unwrap_or_default(), text, 10_000)?;
+        let resource = variables.resource()?;
+        let sampler = match variables.get("OTEL_TRACES_SAMPLER") {
+            Some(name) => {
+                let argument = variables.get("OTEL_TRACES_SAMPLER_ARG");
+                Sampler::named(&name, argument.as_deref()).map_err(InvalidOtel)?
+            }
+            None => Sampler::default(),
+        };
+        let queue = variables.count("OTEL_BSP_MAX_QUEUE_SIZE", 2048)?;
+        let delay = "OTEL_BSP_SCHEDULE_DELAY";
+        Ok(Some(Self {
+            endpoint,
+            headers,
+            timeout,
+            resource,
+            sampler,
+            queue,
+            batch: variables
+                .count("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", 512)?
+                .min(queue),
+            delay: millis(delay, variables.get(delay), 5_000)?,
+        }))
+    }
+}
+
+/// The variables of the environment.
+struct Variables<'a>(&'a dyn Fn(&str) -> Option<String>);
+
+impl Variables<'_> {
+    /// Returns the value of a variable that is set and not empty.
+    fn get(&self, name: &str) -> Option<String> {
+        let value = (self.0)(name).map(|value| value.trim().to_owned());
+        value.filter(|value| !value.is_empty())
+    }
+
+    /// Returns a setting of the exporter with the name of its variable. That of traces alone has
+    /// precedence over that of all signals.
+    fn either(&self, what: &str) -> Option<(String, String)> {
+        let of_traces = format!("OTEL_EXPORTER_OTLP_TRACES_{what}");
+        let of_all = format!("OTEL_EXPORTER_OTLP_{what}");
+        let found = self.get(&of_traces).map(|value| (of_traces, value));
+        found.or_else(|| self.get(&of_all).map(|value| (of_all, value)))
+    }
+
+    /// Returns the URL that takes spans; `None` if nothing is to be exported.
+    fn endpoint(&self) -> Result<Option<Url>, InvalidOtel> {
+        let exporter = self.get("OTEL_TRACES_EXPORTER");
         match exporter.as_deref() {
             Some("none") => return Ok(None),
             None | Some("otlp") => {}
@@ -83,92 +134,74 @@ impl OtlpSettings {
                 ));
             }
         }
-        let endpoint = match (
-            read("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"),
-            read("OTEL_EXPORTER_OTLP_ENDPOINT"),
+        match (
+            self.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"),
+            self.get("OTEL_EXPORTER_OTLP_ENDPOINT"),
         ) {
-            (Some(whole), _) => url("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", &whole)?,
-            (None, Some(base)) => below("OTEL_EXPORTER_OTLP_ENDPOINT", &base)?,
-            (None, None) if exporter.is_some() => below("the usual endpoint", USUAL_ENDPOINT)?,
-            (None, None) => return Ok(None),
-        };
-        if let Some((name, protocol)) =
-            either("PROTOCOL").filter(|(_, value)| value != "http/protobuf")
-        {
+            (Some(whole), _) => url("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", &whole).map(Some),
+            (None, Some(base)) => below("OTEL_EXPORTER_OTLP_ENDPOINT", &base).map(Some),
+            (None, None) if exporter.is_some() => {
+                below("the usual endpoint", USUAL_ENDPOINT).map(Some)
+            }
+            (None, None) => Ok(None),
+        }
+    }
+
+    /// Refuses a protocol, a compression or certificates that the export does not have.
+    fn refuse_unsupported(&self) -> Result<(), InvalidOtel> {
+        let protocol = self.either("PROTOCOL");
+        if let Some((name, protocol)) = protocol.filter(|(_, value)| value != "http/protobuf") {
             return fail(format!(
                 "{name} must be http/protobuf, not {protocol:?}: Flyball speaks no other protocol"
             ));
         }
-        if let Some((name, compression)) =
-            either("COMPRESSION").filter(|(_, value)| value != "none")
-        {
+        let compression = self.either("COMPRESSION");
+        if let Some((name, compression)) = compression.filter(|(_, value)| value != "none") {
             return fail(format!(
                 "{name} must be none, not {compression:?}: Flyball does not compress spans"
             ));
         }
         for what in ["CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY"] {
-            if let Some((name, _)) = either(what) {
+            if let Some((name, _)) = self.either(what) {
                 return fail(format!(
                     "{name} must be left out: Flyball trusts the certificates of the system"
                 ));
             }
         }
-        let headers = match either("HEADERS") {
-            Some((name, text)) => pairs(&text).ok_or_else(|| {
-                InvalidOtel(format!(
-                    "{name} must be a list such as api-key=abc,tenant=x, with %-encoded values"
-                ))
-            })?,
-            None => Vec::new(),
-        };
-        let (name, text) = either("TIMEOUT").unzip();
-        let timeout = millis(&name.unwrap_or_default(), text, 10_000)?;
-        let mut resource = match read("OTEL_RESOURCE_ATTRIBUTES") {
+        Ok(())
+    }
+
+    /// Returns the attributes of this program, `service.name` among them.
+    fn resource(&self) -> Result<Vec<(String, String)>, InvalidOtel> {
+        let mut resource = match self.get("OTEL_RESOURCE_ATTRIBUTES") {
             Some(text) => pairs(&text).ok_or_else(|| {
                 InvalidOtel("OTEL_RESOURCE_ATTRIBUTES must be a list such as team=mail,deployment.environment=eu".to_owned())
             })?,
             None => Vec::new(),
         };
-        if let Some(name) = read("OTEL_SERVICE_NAME") {
+        if let Some(name) = self.get("OTEL_SERVICE_NAME") {
             resource.retain(|(known, _)| known != "service.name");
             resource.push(("service.name".to_owned(), name));
         }
         if resource.iter().all(|(known, _)| known != "service.name") {
             resource.push(("service.name".to_owned(), USUAL_NAME.to_owned()));
         }
-        let sampler = match read("OTEL_TRACES_SAMPLER") {
-            Some(name) => Sampler::named(&name, read("OTEL_TRACES_SAMPLER_ARG").as_deref())
-                .map_err(InvalidOtel)?,
-            None => Sampler::default(),
+        Ok(resource)
+    }
+
+    /// Returns a number of spans; `usual` if the variable is not set.
+    fn count(&self, name: &str, usual: usize) -> Result<usize, InvalidOtel> {
+        let Some(text) = self.get(name) else {
+            return Ok(usual);
         };
-        let count = |name: &str, usual: usize| match read(name) {
-            None => Ok(usual),
-            Some(text) => {
-                let count = text.parse::<usize>().ok();
-                count
-                    .filter(|count| (1..=1_000_000).contains(count))
-                    .ok_or_else(|| {
-                        InvalidOtel(format!(
-                            "{name} must be a whole number from 1 to 1000000, not {text:?}"
-                        ))
-                    })
-            }
-        };
-        let queue = count("OTEL_BSP_MAX_QUEUE_SIZE", 2048)?;
-        Ok(Some(Self {
-            endpoint,
-            headers,
-            timeout,
-            resource,
-            sampler,
-            queue,
-            batch: count("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", 512)?.min(queue),
-            delay: millis(
-                "OTEL_BSP_SCHEDULE_DELAY",
-                read("OTEL_BSP_SCHEDULE_DELAY"),
-                5_000,
-            )?,
-        }))
+        let count = text.parse::<usize>().ok();
+        count
+            .filter(|count| (1..=1_000_000).contains(count))
+            .ok_or_else(|| {
+                InvalidOtel(format!(
+                    "{name} must be a whole number from 1 to 1000000, not {text:?}"
+                ))
+            })
     }
 }
 
