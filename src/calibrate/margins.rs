@@ -6,8 +6,8 @@
 //! L(s) = kc*K * (1 + Ti*s)/(Ti*s) * exp(-D*s) / (1 + lag*s)
 //! ```
 //!
-//! with `K` our share of the load, by which the gain is divided in its turn, and `D` the dead time
-//! plus half the spacing of the samples, the time until they are seen, and half a tick.
+//! `K` is our share of the load; the gain is divided by it. `D` is the sum of the dead time, half
+//! the spacing of the samples, the time until a sample is seen, and half a tick.
 
 use super::fit::Fit;
 use crate::governor::law::pid_controller::{LAG_MAX_MIN, SHARE_OVER};

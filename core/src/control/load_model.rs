@@ -15,9 +15,9 @@
 //! around the hint. Only a lag that fits the response to *our* changes of the rate and the
 //! correlation of the noise keeps a high score.
 //!
-//! Each time is tried with a random walk that hardly moves, a small one and a large one, so that a
-//! calm plant is averaged longer than a restless one, and does not seem to be averaged slowly just
-//! because it is calm.
+//! Each averaging time is tried with three random walks: one that hardly moves, a small one and a
+//! large one. A calm plant is thus averaged longer than a restless one. Without the three, a calm
+//! plant would look like one with a slow average.
 //!
 //! One surprising sample is noise: a count of few tasks has long tails, and a burst is gone before
 //! its sample is seen. It moves the model as far as its noise allows. Several on the same side are

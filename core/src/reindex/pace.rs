@@ -22,9 +22,9 @@ const MIN_ASK_INTERVAL: Duration = Duration::from_millis(1);
 /// Turns the throttle's answers into requests for tokens.
 ///
 /// One token is one document. A bulk request carries about a tenth of a second's documents,
-/// `rps × 0.1 s`, at least 1 and at most `batch_docs`. They are asked for as *one* unit that costs
-/// so many tokens: it is granted whole or not at all, the throttle returns the exact wait until it
-/// fits, and a slice that costs more than the bucket holds leaves a debt, so that no refill is lost
+/// `rps × 0.1 s`, at least 1 and at most `batch_docs`. They are requested as *one* unit that costs
+/// so many tokens. It is granted whole or not at all, and the throttle returns the exact wait until
+/// it fits. A unit that costs more than the bucket holds leaves a debt, so no refill is lost,
 /// however small the bucket is.
 #[derive(Clone, Debug)]
 pub struct BulkPacer {

@@ -72,11 +72,15 @@ const DOUBLING_TOKENS: f64 = 4.0;
 const GUESS_LIMITED_SHARE: f64 = 0.4;
 const GUESS_FOUND: f64 = 0.8;
 
-/// The time or the tokens since a pause from which a refusal takes its whole share away, and the
-/// time and the tokens of a count that ends with refusals, or the number of those in a row, by
-/// which a guess is known: a server that counts in windows has then shown a whole one.
+/// The length of a sufficient count, in microseconds: a server that counts in windows has then
+/// shown a whole one. A refusal after it takes its whole share away.
 const COUNTED_US: f64 = 10e6;
+
+/// The tokens of a sufficient count. A refusal takes its whole share away after so many tokens or
+/// after [`COUNTED_US`]; a guess becomes a known rate after both.
 const COUNTED_TOKENS: f64 = 20.0;
+
+/// The number of refusals in a row after which a guess is a known rate without a sufficient count.
 const COUNTED_ROW: f64 = 3.0;
 
 /// The mean part of a stated delay that is rounding, in microseconds, because delays are stated in

@@ -2,8 +2,8 @@
 //!
 //! Parents are charged first. The lanes of one ask share, in their order, what the levels above
 //! still hold; all levels are charged for the granted units and nothing else. Consecutive lanes
-//! with the same wish and without a rate, a limit or a pause of their key are served in one step,
-//! in their order, so that an ask for a hundred of them costs as much as an ask for one.
+//! with equal requests are served in one step, if their keys have no rate, limit or pause. An ask
+//! for a hundred of them thus costs as much as an ask for one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

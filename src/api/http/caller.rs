@@ -70,9 +70,10 @@ impl Caller {
     }
 
     /// Returns true if the caller may take tokens from a throttle, return them and report how work
-    /// ended. Bound to a tenant, it may use the throttles that the tenant makes itself, and of the
-    /// shared ones only those that the settings of its token name, because what it takes there is
-    /// missing to others. What it returned to the operators' limit on its messages it could send.
+    /// ended. A caller that is bound to a tenant may use the throttles that the tenant makes itself.
+    /// Of the shared ones it may use those that the settings of its token name, because others lack
+    /// the tokens that it takes there. It may not return tokens to the operators' limit on its
+    /// messages: it could send that many more.
     pub fn may_take_from(&self, throttle: &str) -> bool {
         let Some(tenant) = &self.tenant else {
             return self.leave.may_use(throttle);

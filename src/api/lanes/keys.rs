@@ -245,9 +245,9 @@ pub fn key_of(part: String) -> Result<String, Problem> {
     Ok(key)
 }
 
-/// Decodes the key of a path. A path cannot hold an empty part, and clients remove one of one or two
-/// dots, so these keys are written with a minus behind them, and the same keys with minuses behind
-/// them with one more.
+/// Decodes the key of a path. A path cannot hold an empty part, and clients remove a part of one or
+/// two dots. Such a key is written with a minus at its end; one that ends in minuses already gets
+/// one more.
 pub fn key_of_part(mut part: String) -> String {
     if part.ends_with('-') && matches!(part.trim_end_matches('-'), "" | "." | "..") {
         part.pop();

@@ -6,9 +6,9 @@
 //! one mean per hour of the week, with the number of weeks in it. Each new week counts half, so
 //! that a change is adopted within two or three.
 //!
-//! It has a single use: while no job waits for tokens (an empty queue), the knob moves, as fast as
-//! any rate may grow, to most of the rate that this hour (or the next one, if this one is unknown)
-//! has sustained. New work then starts at that rate instead of the rate at which it stopped. All
+//! It has a single use. While no job waits for tokens, the knob moves to most of the rate that this
+//! hour has sustained, as fast as any rate may grow; the next hour stands in for an unknown one.
+//! New work then starts at that rate instead of the rate at which it stopped. All
 //! bounds of an unused knob still apply, above all that of the model, which has seen the background
 //! of this day. The law and the breaker act from the first sample on. A manual rate, a hand-over, a
 //! restart after a trip and stale signals have their own rules and ignore the hour.

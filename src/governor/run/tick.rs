@@ -1,8 +1,10 @@
 //! One tick of one throttle: read it and its signals, plan, persist, set the knob, journal.
 //!
-//! The state is saved first (fenced by the term, with the text that is about to be written), then
-//! the knob is set (fenced by the term, and only if unchanged meanwhile), then the decision is
-//! journaled.
+//! The order of the writes, the first two of which are fenced by the term:
+//!
+//! 1. the state is saved, with the text that is about to be written;
+//! 2. the knob is set, unless it has changed meanwhile;
+//! 3. the decision is journaled.
 
 use super::authorship;
 use super::calibration;
