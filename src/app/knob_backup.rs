@@ -33,7 +33,8 @@ const PASSING: &[&str] = &[
     "capacity_reason",
 ];
 
-/// Those of them that are recorded all the same, because they tell an older copy from a newer one.
+/// The fields among them that are recorded all the same, because they tell an older copy from a
+/// newer one.
 const DATED: [&str; 2] = ["seq", "at"];
 
 /// Author of the throttles that Flyball makes, and of the knobs that it restores.

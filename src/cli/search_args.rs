@@ -62,7 +62,7 @@ impl SearchArgs {
 }
 
 /// Lists the options of which a change of many jobs needs one: those of the command and of this
-/// file. That of a tenant alone would reach all its jobs.
+/// file. `--tenant` is not among them, because alone it would reach all jobs of the tenant.
 pub(super) fn options(of_the_command: &[&str]) -> String {
     let options: Vec<String> = [of_the_command, &SEARCH[1..]]
         .concat()

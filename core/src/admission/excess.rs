@@ -1,5 +1,5 @@
 //! The tenants that send more than their limit, with their messages that are not accepted yet.
-//! Those that come within one spacing are accepted in one transaction.
+//! Messages that come within one spacing are accepted in one transaction.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

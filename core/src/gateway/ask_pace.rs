@@ -1,8 +1,8 @@
 //! The pace at which one connection may ask Postgres.
 //!
-//! Publications have the limit of their tenant. Whatever else a client asks costs Postgres a
-//! statement, and one that asks without end takes it from all others. A frame that is refused
-//! counts as well, because nothing else slows a client whose frames are all wrong.
+//! Publications have the limit of their tenant. Every other request costs Postgres a statement, so
+//! a client that asks without end would slow all others down. A frame that is refused counts as
+//! well, because nothing else slows a client whose frames are all wrong.
 //!
 //! Frames that ask nothing cost little, but without end they take all CPU. So all frames of a tenant
 //! have a pace too. A few of each connection do not count: the acknowledgements of a tenant with
@@ -28,7 +28,7 @@ pub const FRAMES_AT_ONCE: u32 = 10_000;
 /// The frames of a connection per second that do not count for its tenant.
 pub const OWN_FRAMES_PER_SECOND: u32 = 5;
 
-/// Those of them that may come at once after a pause.
+/// The number of such frames that may come at once after a pause.
 pub const OWN_FRAMES_AT_ONCE: u32 = 10;
 
 /// A bucket of requests of one connection, and one of its own frames.

@@ -1,7 +1,7 @@
 //! The collector: moves what was published into the history, as the limits of tenants allow.
 //!
-//! Messages of tenants within their limits go at once. Those of tenants at their limit go in steps,
-//! beside the others, which wait for the moving of a step and for nothing else of it.
+//! Messages of tenants within their limits go at once. Messages of tenants at their limit go in
+//! steps. The others wait while a step moves its messages, and for no other part of it.
 
 use std::time::Duration;
 

@@ -20,8 +20,8 @@ const BELIEVED_FOR: Duration = Duration::from_secs(3);
 const ERASED_MAX: usize = 10_000;
 
 impl Gateway {
-    /// Takes the notification of a publication. That of a tenant at its limit waits for the steps in
-    /// which this process moves its messages.
+    /// Takes the notification of a publication. If the tenant is at its limit, the notification
+    /// waits for the steps in which this process moves the tenant's messages.
     pub(super) fn hear_publication(&self, mark: Option<TenantMark>) {
         let is_paced = |mark| self.limited.lock().has_mark(mark);
         if !mark.is_some_and(is_paced) {

@@ -81,8 +81,8 @@ impl FrameError {
     }
 }
 
-/// Returns the frame of a message of a channel. That of a message that is too large to be sent is a
-/// gap with its place, so that a client counts on.
+/// Returns the frame of a message of a channel. A message that is too large to be sent becomes a
+/// gap with its place, so that a client can count on.
 pub fn message(message: &StoredMessage) -> Bytes {
     if message.data.is_empty() {
         let mut frame = json!({"type": "gap", "channel": message.channel.as_str(), "missed": 1});
@@ -109,7 +109,8 @@ pub fn bare_message(stored: &StoredMessage) -> Bytes {
     })
 }
 
-/// Returns the frame of a warning. That of a limit is word for word the one of the specification.
+/// Returns the frame of a warning. The text about a limit is that of the specification, word for
+/// word.
 pub fn warning(warning: Warning) -> Bytes {
     text(match warning {
         Warning::RateLimited { wait_s } => {

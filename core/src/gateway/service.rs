@@ -431,8 +431,8 @@ impl Gateway {
         .await;
     }
 
-    /// Lets this process read the messages that come from now on. Whoever looks where a channel
-    /// stands calls it before: a message between the two would be handed to nobody.
+    /// Lets this process read the messages that come from now on. Call it before reading the place
+    /// of a channel: a message between the two would reach no reader.
     pub(super) async fn begin_reading(&self) -> Result<(), Error> {
         if self.read_to.load(Ordering::Relaxed) < 0 {
             let last = postgres::last_seq(&self.db).await?;

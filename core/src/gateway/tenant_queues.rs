@@ -6,8 +6,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// The requests of each tenant. Those of a tenant with many wait here for each other, and not before
-/// those of other tenants. Cheap to clone.
+/// The requests of each tenant. A tenant with many requests waits here for its own, and delays no
+/// other tenant. Cheap to clone.
 #[derive(Clone)]
 pub struct TenantQueues {
     /// The requests of one tenant that may go at once.

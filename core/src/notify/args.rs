@@ -218,7 +218,7 @@ impl NotificationReader<'_> {
         if self.0.get("to").is_none() && gates.recipient.is_none() {
             self.0.missing("to", "the recipient of the message");
         }
-        // Nobody could erase another id. That of an inbox is checked as its address.
+        // Nobody could erase another id. The id of an inbox is checked as its address.
         if channel != Some(Channel::InApp)
             && let Some(Err(message)) = gates.recipient.as_deref().map(check_id)
         {

@@ -226,9 +226,10 @@ impl Db {
         Ok(self.connections.acquire().await?.into_inner())
     }
 
-    /// Begins a transaction of several statements. Those that run on the [`Transaction`] itself are
-    /// prepared once for each connection of our own. One that runs on its `PgConnection` must be
-    /// `.persistent(false)`, because its name would outlive the transaction on a lent connection.
+    /// Begins a transaction of several statements. Statements that run on the [`Transaction`]
+    /// itself are prepared once for each connection of our own. A statement that runs on its
+    /// `PgConnection` must be `.persistent(false)`, because the statement's name would outlive the
+    /// transaction on a lent connection.
     pub async fn begin(&self) -> Result<Transaction, sqlx::Error> {
         self.begin_with(self.lent.unwrap_or(BEGIN)).await
     }

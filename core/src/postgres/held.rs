@@ -15,9 +15,10 @@ pub(super) const HAS_CONNECTION: &str = "a connection is held until it is taken 
 
 /// A connection of a pool.
 ///
-/// The driver takes it back when its last statement has ended. That of a call that was given up may
-/// run on, and a server that vanished answers nothing for a quarter of an hour; until then the
-/// place in the pool would be taken. So a connection that does not answer in time is closed.
+/// The driver takes it back when its last statement has ended. The statement of a call that was
+/// given up may run on, and a server that vanished is noticed only after a quarter of an hour;
+/// until then the place in the pool would be taken. So a connection that does not answer in time is
+/// closed.
 pub(super) struct HeldConnection {
     /// `None` only after it was taken out.
     connection: Option<PoolConnection<Postgres>>,

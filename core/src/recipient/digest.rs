@@ -52,7 +52,7 @@ pub enum Collects {
     /// All that name it or whose template it lists.
     #[default]
     All,
-    /// Those that are over a cap.
+    /// Messages that are over a cap.
     OverCap,
 }
 

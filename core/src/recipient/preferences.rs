@@ -23,8 +23,8 @@ pub struct Preference {
     pub wanted: bool,
 }
 
-/// Choices. Of those that match a message the one of the narrowest topic counts, and of these the
-/// one that names the channel.
+/// Choices. If several match a message, the narrowest topic counts, and among equal topics the
+/// choice that names the channel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Preferences(pub Vec<Preference>);
 

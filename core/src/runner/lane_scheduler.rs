@@ -34,8 +34,8 @@ const LANE_CHECKS_PER_S: u32 = 2000;
 /// Checks a second of throttles that wait. Each is a call of Redis.
 const RING_CHECKS_PER_S: u32 = 1000;
 
-/// Checks a second of throttles that do not exist. Whoever may enqueue can invent their names, so
-/// they take none from those that exist.
+/// Checks a second of throttles that do not exist. Any caller that may enqueue can invent their
+/// names, so these checks take none from the throttles that exist.
 const UNKNOWN_CHECKS_PER_S: u32 = 500;
 
 mod answer;

@@ -23,7 +23,7 @@ pub(super) const MAX_WAIT: Duration = Duration::from_millis(200);
 pub(super) struct RunSlots {
     free: Semaphore,
     total: usize,
-    /// Number of jobs that were completed. Those that are put off at once say nothing of the pace.
+    /// Number of jobs that were completed. Jobs that are put off at once do not show the pace.
     completed: AtomicU64,
 }
 

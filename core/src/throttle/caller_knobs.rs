@@ -75,8 +75,8 @@ pub async fn fields_of_pattern(
     Ok(Some(make(pattern.as_str(), &knobs).fields))
 }
 
-/// The knobs that callers of one throttle bring along. Those that were brought for the first time
-/// last count: callers that differ must not take turns, which would change the rate with each call.
+/// The knobs that callers of one throttle bring along. The newest set counts. Callers that differ
+/// must not take turns, because the rate would change with each call.
 struct BroughtKnobs {
     /// All of them, each with the time of its last call; the first of them count.
     all: Vec<(KnobTexts, Instant)>,

@@ -515,7 +515,7 @@ impl Learned {
     /// Returns the refill that may be saved up under the rate, in microseconds: under a reported
     /// quota, what a late worker would lose, or more; under a learned rate at most that, and
     /// nothing from fifty a second down, because some servers refuse any two requests that come too
-    /// close together. What late workers lose there, the curve adds.
+    /// close together. The curve makes up for the loss by late workers.
     pub fn depth_us(&self, now: f64) -> f64 {
         if self.settle <= 0.0 {
             self.window.depth_us(now)

@@ -477,7 +477,7 @@ mod tests {
         assert_eq!(grant(&limits("8/3600"), &mut known, 9, 10.0), 3);
         assert_eq!(grant(&limits("5/30"), &mut known, 9, 35.0), 2);
         assert_eq!(grant(&limits("9/60 6/10"), &mut known, 9, 36.0), 4);
-        // Those of the minute count, and not those of the ten seconds.
+        // The grants of the minute count, and not those of the ten seconds.
         assert_eq!(grant(&limits("9/20"), &mut known, 9, 46.5), 3);
     }
 

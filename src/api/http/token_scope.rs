@@ -121,7 +121,8 @@ impl Permissions {
         self.is_admin() || self.scopes.contains(&scope)
     }
 
-    /// Returns true if a throttle may be used. Those of the API itself are for administrators.
+    /// Returns true if a throttle may be used. The throttles of the API itself are for
+    /// administrators.
     pub fn may_use(&self, throttle: &str) -> bool {
         self.is_admin()
             || !limits::is_of_the_api(throttle)

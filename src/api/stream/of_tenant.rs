@@ -45,8 +45,8 @@ impl TenantListener {
         })
     }
 
-    /// Reads the new failures and changes of the tenant. What cannot be read now is still new at
-    /// the next tick.
+    /// Reads the new failures and changes of the tenant. Rows that cannot be read now are still new
+    /// at the next tick.
     async fn read(&self, seen: &mut SeenIds, due: &mut VecDeque<StreamEvent>) {
         let tenant = Some(&*self.tenant);
         let (failures, audit) = tokio::join!(

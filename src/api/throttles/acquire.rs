@@ -367,7 +367,7 @@ fn holder_id(tenant: Option<&str>, id: &str) -> String {
 ///
 /// Only the first of the requests that wait for one lane asks the store; the others queue behind
 /// it. So a thousand waiting requests cost Redis as much as one, and a request for many tokens is
-/// not overtaken forever by requests for few. Those of other keys overtake it a few times.
+/// not overtaken forever by requests for few. Requests for other keys overtake it a few times.
 async fn wait_for(
     state: &ThrottlesState,
     caller: &Caller,

@@ -533,7 +533,7 @@ fn writer(requested: &WhyInput, status: &Status, word: &str) -> String {
     let recorded_at = knobs.at_ms as f64 / 1e3;
     // A change recorded after the governor's last check is newer than the one it saw.
     let is_newest = |last: &&OverrideView| unix_s(last.at) >= recorded_at || knobs.by == GOVERNOR;
-    // So is one that was made in Redis without an author, or with another.
+    // A change that was made in Redis without an author, or with another, is newer as well.
     let is_other = |last: &&OverrideView| last.by.as_ref().is_some_and(|by| *by != knobs.by);
     let is_direct = is_changed_directly(&status.raw);
     let is_told = |last: &&OverrideView| is_newest(last) && !(is_direct && is_other(last));

@@ -89,9 +89,9 @@ impl KnobWriter<'_> {
 
     /// Removes the lease of a knob that is no longer the governor's.
     ///
-    /// That of a person's stop would lapse as if no governor were left. One that a person's own
-    /// `HSET` of the mode left behind would count again, long lapsed, as soon as they hand the
-    /// throttle back.
+    /// The lease of a person's stop would lapse as if no governor were left. A lease that stays
+    /// after a person's own `HSET` of the mode would count again, long lapsed, as soon as they hand
+    /// the throttle back.
     ///
     /// The recorded author and reason stay unchanged.
     pub async fn end_lease(&self) -> Result<(), ReconcileError> {

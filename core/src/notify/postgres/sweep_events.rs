@@ -24,7 +24,7 @@ limit $3";
 
 impl Deliveries {
     /// Applies events that arrived while their message was being recorded, so that neither
-    /// transaction saw the other. Returns their number. Those that an open transaction holds are
+    /// transaction saw the other. Returns their number. Events that an open transaction holds are
     /// left to the next sweep.
     pub async fn sweep_events(&self) -> Result<u64, Error> {
         let mut since = *self.places.swept_to.lock();

@@ -14,8 +14,9 @@ use crate::recipient::rules::RecipientRules;
 /// The plans of one step.
 const PAGE: i64 = 10_000;
 
-// Laterals with a limit are one probe of an index each. What may have been sent keeps its slots: a
-// provider accepted it, did not answer, or its worker died. A job that completed was settled.
+// Laterals with a limit are one probe of an index each. A message that may have been sent keeps its
+// slots: a provider accepted it or did not answer, or its worker died. A job that completed was
+// settled.
 pub(super) const ENDED_SLOTS: &str = "
 with page as materialized (
     select p.job_id, p.slot_lists <> '{}' as has_slots

@@ -295,8 +295,8 @@ impl<'a> PlanBatch<'a> {
         Ok(())
     }
 
-    /// Reads the times of all lists. Those of lists without room now are locked and read again, so
-    /// that no two messages get the same time; a forecast locks none.
+    /// Reads the times of all lists. Lists without room now are locked and read again, so that no
+    /// two messages get the same time; a forecast locks none.
     async fn read_times(
         &mut self,
         connection: &mut Transaction,

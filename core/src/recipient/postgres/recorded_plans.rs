@@ -62,7 +62,8 @@ fn plan_of(row: &PgRow) -> Result<MessagePlan, sqlx::Error> {
     let until: Option<SqlTimestamp> = row.try_get("until")?;
     let until = until.map(SqlTimestamp::to_jiff);
     Ok(match (recorded_plan(row, until, None)?, until) {
-        // Of those that a cap ends, the refused ones have the time at which there is room.
+        // A message that a cap refuses has the time at which there is room; other messages that a
+        // cap ends have none.
         (
             Some(MessagePlan::Ended {
                 gate: MessageGate::Caps,

@@ -301,8 +301,8 @@ async fn defaults(
     Ok(rows.iter().map(read).collect::<Result<_, sqlx::Error>>()?)
 }
 
-/// Reads a stored profile. What cannot be read, such as an address that SQL took or a zone that has
-/// left the time zone database, leaves the rest as it is.
+/// Reads a stored profile. A field that cannot be read is left out, such as an address that SQL
+/// took or a zone that has left the time zone database.
 fn profile(stored: &Value) -> Profile {
     let (profile, issues) = Profile::readable(stored);
     for issue in issues {

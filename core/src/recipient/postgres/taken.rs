@@ -119,7 +119,7 @@ const SIBLINGS_MAX: i64 = 1000;
 /// The messages that a planner looks at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
-    /// Those that nobody has touched, which is cheaper; all, if there are none.
+    /// Messages that no planner has touched, which is cheaper; all, if there are none.
     AtFresh,
     /// All, also those that an earlier planner left when it died, and that a transaction held which
     /// was rolled back.

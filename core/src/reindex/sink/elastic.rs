@@ -301,7 +301,8 @@ fn verdict(item: &Value, creates: bool) -> Result<WriteOutcome, WriteError> {
         404 if matches!(kind, "index_not_found_exception" | "IndexMissingException") => {
             return Err(WriteError::Wrong(reason()));
         }
-        // Nor without the pipeline that the job names: each document is refused until it is made.
+        // Without the pipeline that the job names, each document is refused until the pipeline is
+        // made.
         400 if reason().starts_with(MISSING_PIPELINE) => return Err(WriteError::Wrong(reason())),
         // The document to delete does not exist.
         404 if action == "delete" && outcome["error"].is_null() => WriteOutcome::Stored,

@@ -124,8 +124,9 @@ impl LaneScheduler {
     /// Counts the turns of a lane whose jobs cost more than the throttle has: without tokens that
     /// nobody else takes they would wait for ever.
     ///
-    /// A check before the end of a wait takes no turn. What others take moves that end with each
-    /// check, so it takes one after the end that was told at the last lost turn.
+    /// A check before the end of a wait takes no turn. The tokens that others take move that end
+    /// with each check, so the lane takes a turn after the end that was reported at its last lost
+    /// turn.
     fn turn_lost(&mut self, id: i64, grant: &Grant, is_check: bool, now: Instant) {
         let Some(lane) = self.lanes.get_mut(&id) else {
             return;

@@ -61,8 +61,7 @@ impl LaneScheduler {
         requested
     }
 
-    /// Returns one of so many parts of the permits. What does not divide evenly is given in some
-    /// plans only.
+    /// Returns one of so many parts of the permits. The remainder is given in some plans only.
     fn part(&self, permits: usize, of: usize) -> usize {
         permits / of + usize::from(self.plans % of < permits % of)
     }

@@ -96,7 +96,7 @@ impl Polls {
     }
 
     /// Lets no claim wait any more, if none does or `always`; returns true if the broker is closed.
-    /// Those that wait get no jobs.
+    /// Waiting claims get no jobs.
     pub fn close(&self, always: bool) -> bool {
         let mut queue = self.0.lock();
         if always || queue.polls.is_empty() {

@@ -113,8 +113,8 @@ impl Variables<'_> {
         value.filter(|value| !value.is_empty())
     }
 
-    /// Returns a setting of the exporter with the name of its variable. That of traces alone has
-    /// precedence over that of all signals.
+    /// Returns a setting of the exporter with the name of its variable. The variable of traces
+    /// alone has precedence over that of all signals.
     fn either(&self, what: &str) -> Option<(String, String)> {
         let of_traces = format!("OTEL_EXPORTER_OTLP_TRACES_{what}");
         let of_all = format!("OTEL_EXPORTER_OTLP_{what}");
