@@ -424,7 +424,7 @@ export class Flyball {
     if (same) {
       // The server has one subscription for both names.
       this.#subscriptions.delete(subscription.channel);
-      // It began anew with this one, and what waited for it was dropped there.
+      // It began again with this one, and what waited for it was dropped there.
       if (same.phase === 'live') this._join(same);
       subscription.end(new FlyballError(`${subscription.channel} is the same channel as ${same.channel}, which has a subscription`, { code: 'SAME_CHANNEL', permanent: true }));
       return;
@@ -482,7 +482,7 @@ export class Flyball {
     const last = subscription.position ?? { epoch: frame.epoch, offset: 0 };
     const isAnew = isNewer(frame.epoch, last.epoch);
     if (isNewer(last.epoch, frame.epoch) || (!isAnew && frame.offset <= last.offset)) return undefined;
-    // A channel that was forgotten and is made anew begins with 1.
+    // A channel that was forgotten and is made again begins with 1.
     if (frame.offset !== (isAnew ? 1 : last.offset + 1)) {
       this._join(subscription);
       return undefined;
@@ -692,7 +692,7 @@ export class Flyball {
     try {
       await this._request({ type: 'refresh', token: await this.#token() }, false);
     } catch {
-      // The server closes with 4001 if none comes in time, and then asks for a credential anew.
+      // The server closes with 4001 if none comes in time, and then asks for a credential again.
       if (attempt < 8 && generation === this.#generation) this.#later('refresh', 1_000 * attempt, () => this.#refresh(attempt + 1));
     }
   }

@@ -375,7 +375,7 @@ fn number(fields: &BTreeMap<String, String>, field: &str) -> Option<u64> {
 }
 
 /// Returns true if the knobs in Redis are an older copy of the recorded ones: less was changed
-/// through Flyball, and the last time was no later. A throttle that was made anew is no copy.
+/// through Flyball, and the last time was no later. A throttle that was made again is no copy.
 fn is_behind(stands: &BTreeMap<String, String>, recorded: &BTreeMap<String, String>) -> bool {
     let both = |field: &str| Some((number(stands, field)?, number(recorded, field)?));
     let is_less = both("seq").is_some_and(|(here, recorded)| here < recorded);

@@ -22,7 +22,7 @@ const SPACING: Duration = Duration::from_millis(50);
 const LONGEST: Duration = Duration::from_secs(30);
 
 /// The work for one tenant. If it panics, those who wait are told that it ended, and the next
-/// message begins anew.
+/// message begins again.
 struct Accepting<'a>(&'a Admission, &'a str);
 
 impl Drop for Accepting<'_> {

@@ -204,7 +204,7 @@ impl Schedules {
     }
 
     /// Returns the job of a schedule as it is stored, with its secret values encrypted. Values that
-    /// are stored already stay as they are: encrypted anew they would differ, and count as a
+    /// are stored already stay as they are: encrypted again they would differ, and count as a
     /// change.
     async fn at_rest<'a>(&self, schedule: &'a NewSchedule) -> Result<Cow<'a, jobs::NewJob>, Error> {
         let job = &schedule.job;
@@ -238,8 +238,8 @@ impl Schedules {
             secret::mask(&mut args);
             args
         };
-        // Values that an older key encrypted are encrypted anew, and so are those that stand there in
-        // plain, marked or not.
+        // Values that an older key encrypted are encrypted again, and so are those that stand there
+        // in plain, marked or not.
         let newest = self.keys.capabilities().next();
         masked(stored) == masked(declared)
             && secret::needs(stored)

@@ -424,7 +424,7 @@ impl Hub {
         inboxes
     }
 
-    /// Tells the readers of a channel that a message is missing, so that they load its state anew;
+    /// Tells the readers of a channel that a message is missing, so that they load its state again;
     /// returns their number.
     pub fn tell_gap(&self, tenant: &str, channel: &ChannelName) -> usize {
         let key = (Arc::from(tenant), channel.clone());

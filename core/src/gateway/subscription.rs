@@ -72,7 +72,7 @@ impl Subscription {
             }
             ReadPlace::Unnumbered => Arrived::Leave,
             place if epoch != self.epoch => {
-                // The channel was forgotten and made anew; its messages begin with 1.
+                // The channel was forgotten and made again; its messages begin with 1.
                 if epoch < self.epoch {
                     return Arrived::Leave;
                 }
@@ -241,7 +241,7 @@ mod tests {
         assert_eq!(joined(&[(4, 2), (3, 20)]), live);
         let behind = (4, ReadPlace::Behind { next: 3, seen: 5 });
         assert_eq!(joined(&[(3, 20), (4, 5)]), behind);
-        // The channel was made anew after the place was looked up.
+        // The channel was made again after the place was looked up.
         let anew = (5, ReadPlace::Behind { next: 1, seen: 1 });
         assert_eq!(joined(&[(4, 9), (5, 1)]), anew);
     }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-/// If this variable is `1`, a file is written anew instead of compared.
+/// If this variable is `1`, a file is written again instead of compared.
 const BLESS: &str = "FLYBALL_BLESS";
 
 /// Compares the messages of an entry point with its file `testdata/<entry point>.txt`; an input

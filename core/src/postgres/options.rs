@@ -32,7 +32,8 @@ pub const PARAMETERS: &str = "sslmode, sslrootcert, sslcert, sslkey, host, hosta
      user, password, application_name, options and statement-cache-capacity";
 
 /// The statements that a connection keeps prepared, unless the URL says otherwise: more than a
-/// process with all roles has. A statement that is thrown out for another is parsed and planned anew.
+/// process with all roles has. A statement that is thrown out for another is parsed and planned
+/// again.
 const STATEMENTS_KEPT: usize = 512;
 
 /// Returns the options for the server of a URL.

@@ -155,7 +155,7 @@ impl AttemptEnd {
     }
 
     /// Returns true if the slots of the caps are given back. A retry keeps its own until its next
-    /// attempt takes them anew.
+    /// attempt takes them again.
     pub fn gives_slots_back(self) -> bool {
         self == Self::Unsent
     }

@@ -217,7 +217,7 @@ fn age_and_validity_count_from_that_time() {
             Some(at(goes) + SignedDuration::from_hours(1))
         );
     }
-    // A message that is sent anew after its time counts from then, and goes at once.
+    // A message that is sent again after its time counts from then, and goes at once.
     let anew = at("2026-06-12T12:00:00Z");
     let times = args(json!({"local_time": "09:00"})).times(&own, &nobody, accepted, anew);
     assert_eq!(times.local.unwrap().at, at("2026-06-10T13:00:00Z"));

@@ -71,7 +71,7 @@ impl GateReplay {
         }
     }
 
-    /// Plans a message anew that slept and wakes alone.
+    /// Plans a message again that slept and wakes alone.
     fn replans(&mut self, message: &Arc<LoggedMessage>, origin: Origin) {
         let (plan, lists) = self.planned(message, origin, false);
         let verdict = match GateVerdict::of(&plan) {

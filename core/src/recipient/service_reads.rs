@@ -83,7 +83,7 @@ impl Gates {
         postgres::withdraw(&self.db, id, &self.rules.load(), signed).await
     }
 
-    /// Lets the held messages of a recipient be planned anew, and returns their number.
+    /// Lets the held messages of a recipient be planned again, and returns their number.
     pub async fn replan(
         &self,
         tenant: &str,

@@ -66,7 +66,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Continues from a checkpoint, or starts anew.
+    /// Continues from a checkpoint, or starts again.
     pub fn resume(checkpoint: Option<Checkpoint>) -> Self {
         let read = checkpoint.and_then(|c| {
             Some((

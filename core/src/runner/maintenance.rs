@@ -430,7 +430,7 @@ pub(super) async fn log_differences(shared: Arc<WorkerContext>, cancel: Cancella
     periodic(pace, cancel, || {
         let (shared, reported) = (shared.clone(), reported.clone());
         async move {
-            // The share of the lanes is worked out anew as soon as the live workers change.
+            // The share of the lanes is worked out again as soon as the live workers change.
             let differences = differences(&shared.served.live());
             shared.metrics.differences.set(differences.len() as i64);
             let before = std::mem::replace(&mut *reported.lock(), differences.clone());

@@ -16,7 +16,7 @@ impl Increase {
     /// first.
     ///
     /// A counter that is less than before has restarted: all of it is new. A counter that was not
-    /// there before counts from now on. After a clock that was set back it begins anew.
+    /// there before counts from now on. After a clock that was set back it begins again.
     pub(super) fn rate(&mut self, now: f64, totals: BTreeMap<String, f64>) -> Option<f64> {
         // A clock that was set back: nothing is known about the time between.
         if self.totals.back().is_some_and(|(last, _)| *last > now) {

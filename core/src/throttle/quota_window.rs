@@ -2,9 +2,9 @@
 //! a given time.
 //!
 //! Most servers report the end of their window in whole seconds, rounded up, some a second later
-//! still. Counted anew from each answer, such an end would run away, and half of a quota counted
+//! still. Counted again from each answer, such an end would run away, and half of a quota counted
 //! per second would stay unused. So while the rest shrinks, the earliest reported end holds. If
-//! more is left before that end, the window began anew earlier than reported, and the following
+//! more is left before that end, the window began again earlier than reported, and the following
 //! ends are taken to be late by as much. Windows last whole seconds, so the end of the next one is
 //! a number of whole seconds after the earliest reported end of this one:
 //!

@@ -358,7 +358,7 @@ function route() {
   const before = place;
   place = placeOf(location.hash);
   ({ view } = place);
-  // The panels of another view are built anew there.
+  // The panels of another view are built again there.
   if (before.view !== view || before.throttle !== place.throttle) {
     for (const panel of panels.values()) panel.remove();
     panels.clear();

@@ -38,7 +38,7 @@ export class AuditLog {
   }
 
   /**
-   * Reads the log anew. Failures are left to the caller, which knows whether the server answers at
+   * Reads the log again. Failures are left to the caller, which knows whether the server answers at
    * all.
    */
   async refresh() {

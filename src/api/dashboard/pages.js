@@ -1,4 +1,4 @@
-// A list that is read page by page: the first page anew each time, the ones after it once.
+// A list that is read page by page: the first page again each time, the ones after it once.
 
 import { get } from './api.js';
 import { unixSeconds } from './format.js';

@@ -424,8 +424,8 @@ async fn a_waiting_job_is_found_by_its_place_however_long_the_queue_is() {
         let sql = format!(
             "explain (analyze, buffers, format json) select flyball.enqueue('http', unique_key => 'customer', throttle => 'hooks', {call})"
         );
-        // The least of three: a session whose caches of the catalog were emptied reads it anew, which
-        // happens beside many others that make tables.
+        // The least of three: a session whose caches of the catalog were emptied reads it again,
+        // which happens beside many others that make tables.
         let mut least = i64::MAX;
         for _ in 0..3 {
             let plan: Value = sqlx::query_scalar(sqlx::AssertSqlSafe(sql.clone()))

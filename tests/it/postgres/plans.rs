@@ -39,7 +39,7 @@ const BIG: &[&str] = &[
 
 /// Statements that may read a whole table, each with the reason.
 const MAY_READ_ALL: &[&str] = &[
-    // Planned anew at each use.
+    // Planned again at each use.
     "digests: end items",
     "digests: put off",
     "digests: take a part",

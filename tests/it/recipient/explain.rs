@@ -263,7 +263,7 @@ async fn a_message_that_may_become_one_with_others_on_waking_says_what_holds_it(
         ("quiet_hours", "whole days UTC")
     );
 
-    // A new profile lets it be planned anew at once.
+    // A new profile lets it be planned again at once.
     let awake = json!({"addresses": {"sms": "+15550111"}});
     gates.profile("ada", awake).await;
     let found = explained(&gates, id).await;

@@ -159,7 +159,7 @@ async fn neither_a_retry_nor_a_late_plan_waits_for_the_next_day() {
         gates.verify(id).await;
         gates.end(id, AttemptEnd::Retried).await;
     }
-    // A planner that was away finds it late, and so does one that plans it anew.
+    // A planner that was away finds it late, and so does one that plans it again.
     let late = gates.send(message(-1, 2)).await;
     age(&gates, late, 3).await;
     assert_eq!(gates.plan(late).await, MessagePlan::Send);

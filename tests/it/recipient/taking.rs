@@ -198,7 +198,7 @@ async fn a_new_profile_reaches_a_message_that_is_put_back_meanwhile() {
         .planned(json!({"recipient": "ada", "category": "billing"}))
         .await;
     assert!(matches!(plan, MessagePlan::Held { .. }), "{plan:?}");
-    // A planner has taken it to plan it anew, by the old profile.
+    // A planner has taken it to plan it again, by the old profile.
     let mut planner = gates.fixture.database.pool().begin().await.unwrap();
     sqlx::query("delete from flyball.scheduled where job_id = $1")
         .bind(id)

@@ -41,7 +41,7 @@ pub async fn generic_plan(connection: &mut PgConnection, sql: &str) -> (Value, S
     (plans[0][0].get::<Value, _>(0)[0]["Plan"].clone(), text)
 }
 
-/// Writes out what the only connection of a queue has counted, and reads it anew.
+/// Writes out what the only connection of a queue has counted, and reads it again.
 pub async fn flush_statistics(queue: &Queue) {
     for flush in [
         "select pg_stat_force_next_flush()",

@@ -24,7 +24,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// The pause before the second attempt to listen; each further one is twice as long.
 const PAUSE_MIN: Duration = Duration::from_millis(200);
 
-/// The longest pause. After a connection that lasted longer, the pauses begin anew.
+/// The longest pause. After a connection that lasted longer, the pauses start over.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
 impl Queue {

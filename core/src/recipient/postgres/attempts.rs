@@ -241,7 +241,7 @@ fn take(
 
 /// Reads lists and keeps others from changing them; lists without sends are created first.
 ///
-/// One that was there and was pruned before it could be locked is created anew: what is written to
+/// One that was there and was pruned before it could be locked is created again: what is written to
 /// a list without a row is lost.
 async fn lock_lists(
     connection: &mut Transaction,

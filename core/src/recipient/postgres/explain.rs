@@ -503,7 +503,7 @@ fn record(row: &PgRow, digest: Option<DigestView>) -> Result<Recorded, sqlx::Err
     let is_later: bool = row.try_get("is_later")?;
     let turn: Option<i16> = row.try_get("turn")?;
     let is_to_be_planned = turn.is_some_and(|turn| turn < 0);
-    // One that is planned anew before its hold ends waits for the planner alone.
+    // One that is planned again before its hold ends waits for the planner alone.
     let is_held = is_later && run_at <= until && matches!(plan, Some(MessagePlan::Held { .. }));
     let sleeps = is_to_be_planned && is_held;
     let place = match turn {

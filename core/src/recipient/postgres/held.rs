@@ -99,7 +99,7 @@ fn count(row: &PgRow) -> Result<HeldCount, sqlx::Error> {
     })
 }
 
-/// Lets the held messages of a recipient be planned anew, by the id or by an address, and returns
+/// Lets the held messages of a recipient be planned again, by the id or by an address, and returns
 /// their number.
 pub async fn replan(
     db: &Db,

@@ -151,7 +151,7 @@ impl PlanBatch<'_> {
         let mut more: HashMap<(String, i64), i64> = HashMap::new();
         for (at, _) in held {
             let message = &self.inputs[at].message;
-            // One that is planned anew is counted already.
+            // One that is planned again is counted already.
             let quarter = self.quarters[at].filter(|now| message.crowd_quarter != Some(*now));
             if let Some(quarter) = quarter {
                 *more.entry((message.throttle.clone(), quarter)).or_default() += 1;

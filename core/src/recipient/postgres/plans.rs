@@ -478,7 +478,7 @@ impl<'a> PlanBatch<'a> {
         let capacity_per_s = capacity(&message.throttle);
         let key = (message.throttle.clone(), quarter);
         let held = self.crowd.entry(key).or_default();
-        // One that is planned anew is counted already.
+        // One that is planned again is counted already.
         *held += u64::from(message.crowd_quarter != Some(quarter));
         let held = *held;
         (self.plan_one(at, held, capacity_per_s), Some(quarter))

@@ -20,7 +20,7 @@ pub const LUA_TEXT: &str = include_str!("../throttle.lua");
 const REGISTERED: &str = "'flyball_throttle'";
 
 /// The Lua script: a library of functions in Redis 7 and newer, where it is made once, and in an
-/// older one a script, which Redis makes anew for each call.
+/// older one a script, which Redis makes again for each call.
 pub(super) struct LuaScript {
     sha: String,
     /// The name of the library and of its function, which differs from one text to another, so that

@@ -243,7 +243,7 @@ impl ClusterInner {
         })
     }
 
-    /// Returns the server of an ASK redirection, which stays in the map until it is read anew.
+    /// Returns the server of an ASK redirection, which stays in the map until it is read again.
     fn node(&self, address: &Address) -> Option<Arc<Node>> {
         let _turn = locked(&self.turn);
         let mut map = Map::clone(&self.map.load());

@@ -1,5 +1,5 @@
 //! Messages that pass the limits of their tenant once more: after a pause of their batch, and sent
-//! anew after their death. And those that never pass them.
+//! again after their death. And those that never pass them.
 
 use std::time::Duration;
 

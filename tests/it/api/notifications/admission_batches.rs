@@ -298,7 +298,7 @@ async fn a_batch_is_paused_resumed_and_cancelled_and_its_numbers_add_up() {
     let shown = served.batch("web", id).await;
     assert_eq!(shown["counts"]["cancelled"], 200);
     assert_eq!(served.change(id, "resume").await["code"], "wrong_state");
-    // Its places in the queue are free, once they are counted anew, which is done once a second.
+    // Its places in the queue are free, once they are counted again, which is done once a second.
     served.queue_max(10).await;
     let next = eventually("there is room", SOON, || async {
         let sent = served.send_batch("web", &batch(10)).await;
