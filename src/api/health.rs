@@ -57,7 +57,7 @@ pub async fn ready(
         return Problem::new(Code::NotReady, "the process is stopping").into_response();
     }
     let (postgres, redis) = tokio::join!(
-        timeout(ANSWER_WITHIN, queue.is_paused_and_read_only()),
+        timeout(ANSWER_WITHIN, queue.status()),
         timeout(ANSWER_WITHIN, throttles.takes_writes()),
     );
     if let Ok(Err(throttle::Error::Lost(reason))) = &redis
@@ -67,7 +67,7 @@ pub async fn ready(
             .retry_after(1)
             .into_response();
     }
-    if matches!(postgres, Ok(Ok((_, true)))) {
+    if matches!(&postgres, Ok(Ok(status)) if status.is_read_only) {
         return Problem::new(Code::NotReady, READ_ONLY)
             .retry_after(1)
             .into_response();

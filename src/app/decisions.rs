@@ -17,7 +17,9 @@ use crate::governor::time::unix_s;
 use crate::governor::why::{self, WhyInput};
 use crate::governor::{Decision, GovernorView, Journal, Policy};
 use crate::jobs::serving::{remedy, serves_throttle};
-use crate::jobs::{Attribution, CancelFilter, Count, Pause, Queue, State, WorkerCapabilities};
+use crate::jobs::{
+    Attribution, CancelFilter, Count, Pause, Queue, QueueStatus, State, WorkerCapabilities,
+};
 use crate::throttle::status::EXPIRES;
 use crate::throttle::{Name, Status, Store, is_of_admission};
 
@@ -220,7 +222,10 @@ impl JournalReader {
         sees_all: bool,
     ) -> Result<String, ReadError> {
         let (name, throttles) = (&status.name, &*self.throttles);
-        let (is_paused, is_read_only) = self.queue.is_paused_and_read_only().await?;
+        let QueueStatus {
+            is_paused,
+            is_read_only,
+        } = self.queue.status().await?;
         let everything = match is_paused {
             true => self.queue.paused().await?,
             false => None,

@@ -23,9 +23,15 @@ pub fn time_of(text: &str) -> Option<Timestamp> {
 pub struct Reader<'a> {
     object: Object<'a>,
     at: String,
+    options: ReaderOptions,
+    issues: &'a mut (dyn IssueSink + 'a),
+}
+
+/// The choices that the readers of parts inherit.
+#[derive(Clone, Copy, Default)]
+struct ReaderOptions {
     null_is_absent: bool,
     hides_values: bool,
-    issues: &'a mut (dyn IssueSink + 'a),
 }
 
 enum Object<'a> {
@@ -57,8 +63,7 @@ impl<'a> Reader<'a> {
         let mut reader = Self {
             object: Object::Owned(map),
             at: at.to_owned(),
-            null_is_absent: false,
-            hides_values: false,
+            options: ReaderOptions::default(),
             issues,
         };
         reader.only(allowed);
@@ -72,26 +77,31 @@ impl<'a> Reader<'a> {
         allowed: &[&str],
         issues: &'a mut (impl IssueSink + 'a),
     ) -> Option<Self> {
-        Self::borrowed(value, at.to_owned(), allowed, (false, false), issues)
+        Self::borrowed(
+            value,
+            at.to_owned(),
+            allowed,
+            ReaderOptions::default(),
+            issues,
+        )
     }
 
     fn borrowed(
         value: &'a Value,
         at: String,
         allowed: &[&str],
-        (null_is_absent, hides_values): (bool, bool),
+        options: ReaderOptions,
         issues: &'a mut (dyn IssueSink + 'a),
     ) -> Option<Self> {
         let Value::Object(map) = value else {
-            let found = (!hides_values).then_some(value);
+            let found = (!options.hides_values).then_some(value);
             issues.add(not_an_object(&at, allowed, found));
             return None;
         };
         let mut reader = Self {
             object: Object::Borrowed(map),
             at,
-            null_is_absent,
-            hides_values,
+            options,
             issues,
         };
         reader.only(allowed);
@@ -100,13 +110,13 @@ impl<'a> Reader<'a> {
 
     /// Reads `null` like an absent field from now on.
     pub fn null_is_absent(mut self) -> Self {
-        self.null_is_absent = true;
+        self.options.null_is_absent = true;
         self
     }
 
     /// Shows no value in messages from now on, because one may be an address or a secret.
     pub fn hide_values(mut self) -> Self {
-        self.hides_values = true;
+        self.options.hides_values = true;
         self
     }
 
@@ -127,7 +137,7 @@ impl<'a> Reader<'a> {
     /// Opens the object in a field. Reports a missing field.
     pub fn part(&mut self, name: &str, allowed: &[&str]) -> Option<Reader<'_>> {
         let value = match self.object.map().get(name) {
-            Some(Value::Null) if self.null_is_absent => None,
+            Some(Value::Null) if self.options.null_is_absent => None,
             value => value,
         };
         let at = pointer(&self.at, name);
@@ -136,8 +146,8 @@ impl<'a> Reader<'a> {
                 .add(Issue::new(at, missing(&object_with(allowed))));
             return None;
         };
-        let ways = (self.null_is_absent, self.hides_values);
-        Reader::borrowed(value, at, allowed, ways, &mut *self.issues)
+        let options = self.options;
+        Reader::borrowed(value, at, allowed, options, &mut *self.issues)
     }
 
     /// Opens an object that was taken from a field, at the JSON pointer `below` this object.
@@ -147,9 +157,9 @@ impl<'a> Reader<'a> {
         below: &str,
         allowed: &[&str],
     ) -> Option<Reader<'b>> {
-        let ways = (self.null_is_absent, self.hides_values);
+        let options = self.options;
         let at = format!("{}{below}", self.at);
-        Reader::borrowed(value, at, allowed, ways, &mut *self.issues)
+        Reader::borrowed(value, at, allowed, options, &mut *self.issues)
     }
 
     /// Returns the names of all fields.
@@ -162,7 +172,7 @@ impl<'a> Reader<'a> {
         self.object
             .map()
             .get(name)
-            .filter(|value| !(self.null_is_absent && value.is_null()))
+            .filter(|value| !(self.options.null_is_absent && value.is_null()))
     }
 
     /// Returns true if a field is given, be it as `null`.
@@ -176,7 +186,7 @@ impl<'a> Reader<'a> {
             Object::Owned(map) => map.remove(name),
             Object::Borrowed(map) => map.get(name).cloned(),
         };
-        value.filter(|value| !(self.null_is_absent && value.is_null()))
+        value.filter(|value| !(self.options.null_is_absent && value.is_null()))
     }
 
     /// Returns the fields that are left after the known ones were taken (unknown ones are already
@@ -226,7 +236,7 @@ impl<'a> Reader<'a> {
 
     /// Reports that `name` must be `allowed` but is `found`.
     pub fn refuse(&mut self, name: &str, allowed: &str, found: &Value) {
-        let message = if self.hides_values {
+        let message = if self.options.hides_values {
             format!("must be {allowed}")
         } else {
             must_be(allowed, found)
@@ -373,7 +383,7 @@ impl<'a> Reader<'a> {
             .map(|(_, found)| *found);
         if found.is_none() {
             let names: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-            if self.hides_values {
+            if self.options.hides_values {
                 self.refuse(name, &any_of(&names), &value);
             } else {
                 self.wrong(name, must_be_one_of(&names, &value));

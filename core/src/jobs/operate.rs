@@ -81,6 +81,15 @@ impl JobSearch {
     }
 }
 
+/// What keeps every job from running.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueStatus {
+    /// True if everything is paused.
+    pub is_paused: bool,
+    /// True if Postgres accepts no writes: a standby, or a server or role that is set to read only.
+    pub is_read_only: bool,
+}
+
 /// A filter of the unfinished jobs to cancel; at least one field must be set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CancelFilter {

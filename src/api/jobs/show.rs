@@ -361,9 +361,9 @@ pub async fn why_job_waits(
             && let Ok(live) = with_timeout(ROW_TIMEOUT, queue.serving()).await
         {
             // Workers that cannot write send no heartbeats either.
-            let stands = with_timeout(ROW_TIMEOUT, queue.is_paused_and_read_only()).await;
-            return Some(match stands {
-                Ok((_, true)) => waiting::for_writes(),
+            let status = with_timeout(ROW_TIMEOUT, queue.status()).await;
+            return Some(match status {
+                Ok(status) if status.is_read_only => waiting::for_writes(),
                 _ => waiting::for_promotion(job, !live.is_empty()),
             });
         }
@@ -371,12 +371,14 @@ pub async fn why_job_waits(
             .or_else(|| waiting::for_its_time(job))
             .or_else(|| waiting::for_its_handler(detail));
     }
-    let stands = with_timeout(ROW_TIMEOUT, queue.is_paused_and_read_only()).await;
-    let (is_paused, is_read_only) = stands.unwrap_or_default();
-    if is_paused && let Ok(Some(pause)) = with_timeout(ROW_TIMEOUT, queue.paused()).await {
+    let status = with_timeout(ROW_TIMEOUT, queue.status()).await;
+    let status = status.unwrap_or_default();
+    if status.is_paused
+        && let Ok(Some(pause)) = with_timeout(ROW_TIMEOUT, queue.paused()).await
+    {
         return Some(waiting::for_everything(sees_all.then_some(&pause)));
     }
-    if is_read_only {
+    if status.is_read_only {
         return Some(waiting::for_writes());
     }
     // If the workers cannot be read, the job is assumed to be served.

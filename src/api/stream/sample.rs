@@ -315,29 +315,29 @@ fn tick_throttle(measured: &Measured, now: Timestamp) -> TickThrottle {
 async fn count_at_leisure(deps: &Deps, counts: &ArcSwap<Counts>) {
     let mut is_lost = false;
     loop {
-        let (depths, failing, stands) = tokio::join!(
+        let (depths, failing, status) = tokio::join!(
             deps.queue
                 .read_lagging(|queue| async move { queue.depths().await }),
             deps.queue.workers_and_failing(),
-            deps.queue.is_paused_and_read_only()
+            deps.queue.status()
         );
-        match (depths, failing, stands) {
-            (Ok(depths), Ok((workers, failing)), Ok((is_paused, is_read_only))) => {
+        match (depths, failing, status) {
+            (Ok(depths), Ok((workers, failing)), Ok(status)) => {
                 counts.store(Arc::new(Counts {
                     at: depths.at,
                     depths: depths.throttles,
                     failing,
                     workers,
-                    is_paused,
-                    is_lost: is_read_only || is_disk_full(Instant::now()),
+                    is_paused: status.is_paused,
+                    is_lost: status.is_read_only || is_disk_full(Instant::now()),
                 }));
                 is_lost = false;
             }
-            (depths, failing, stands) if !is_lost => {
+            (depths, failing, status) if !is_lost => {
                 let reason = depths
                     .err()
                     .or(failing.err())
-                    .or(stands.err())
+                    .or(status.err())
                     .map(|error| error.to_string());
                 tracing::warn!(
                     reason = reason.unwrap_or_default(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use flyball::api::why_job_waits;
 use flyball::jobs::postgres::{Ending, LaneClaim, MIGRATOR, READ_ONLY, Retention};
-use flyball::jobs::{Attribution, Error, JobFilter, Kinds, NewJob, Queue, State};
+use flyball::jobs::{Attribution, Error, JobFilter, Kinds, NewJob, Queue, QueueStatus, State};
 use flyball::throttle::MemoryStore;
 use sqlx::{AssertSqlSafe, Executor, SqlSafeStr};
 
@@ -73,10 +73,7 @@ async fn a_start_with_nothing_to_migrate_waits_for_no_lock() {
 #[tokio::test]
 async fn a_database_that_is_read_only_is_named_as_that() {
     let (database, queue) = queue().await;
-    assert_eq!(
-        queue.is_paused_and_read_only().await.unwrap(),
-        (false, false)
-    );
+    assert_eq!(queue.status().await.unwrap(), QueueStatus::default());
     queue.pause_all(&Attribution::default()).await.unwrap();
     let job = NewJob {
         run_at: Some("2030-01-01T00:00:00Z".parse().unwrap()),
@@ -100,7 +97,11 @@ async fn a_database_that_is_read_only_is_named_as_that() {
         .await
         .unwrap();
 
-    assert_eq!(late.is_paused_and_read_only().await.unwrap(), (true, true));
+    let expected = QueueStatus {
+        is_paused: true,
+        is_read_only: true,
+    };
+    assert_eq!(late.status().await.unwrap(), expected);
     let overdue = late.get(overdue).await.unwrap().unwrap();
     let throttles = MemoryStore::new(Arc::new(|| 0));
     let why = why_job_waits((&late, &throttles, &Kinds::default()), &overdue, true).await;

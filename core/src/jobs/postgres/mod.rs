@@ -101,7 +101,7 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("pause all", pause::PAUSE_ALL),
     ("resume all", pause::RESUME_ALL),
     ("paused", pause::PAUSED),
-    ("stands", pause::STANDS),
+    ("status of the queue", pause::STATUS),
     ("set weight", lane::SET_WEIGHT),
     ("purge lane", lane::PURGE_LANE),
     ("checkpoint load", checkpoint::LOAD),

@@ -5,7 +5,7 @@ use sqlx::Row;
 
 use super::Queue;
 use crate::jobs::Error;
-use crate::jobs::operate::{Attribution, Pause};
+use crate::jobs::operate::{Attribution, Pause, QueueStatus};
 
 pub(super) const PAUSE_ALL: &str = "select flyball.pause_all($1, $2)";
 
@@ -13,8 +13,7 @@ pub(super) const RESUME_ALL: &str = "select flyball.resume_all($1, $2)";
 
 pub(super) const PAUSED: &str = "select since, by, why from flyball.pause";
 
-/// Tells whether everything is paused, and whether the server accepts no writes.
-pub(super) const STANDS: &str = "
+pub(super) const STATUS: &str = "
     select exists (select from flyball.pause) as paused,
            pg_is_in_recovery() or current_setting('default_transaction_read_only') = 'on' as read_only";
 
@@ -49,10 +48,12 @@ impl Queue {
         }))
     }
 
-    /// Returns true if everything is paused, and true if Postgres accepts no writes: a standby, or
-    /// a server or role that is set to read only.
-    pub async fn is_paused_and_read_only(&self) -> Result<(bool, bool), Error> {
-        let row = sqlx::query(STANDS).fetch_one(&self.pool).await?;
-        Ok((row.get("paused"), row.get("read_only")))
+    /// Reads whether everything is paused, and whether Postgres accepts writes.
+    pub async fn status(&self) -> Result<QueueStatus, Error> {
+        let row = sqlx::query(STATUS).fetch_one(&self.pool).await?;
+        Ok(QueueStatus {
+            is_paused: row.get("paused"),
+            is_read_only: row.get("read_only"),
+        })
     }
 }
