@@ -76,92 +76,126 @@ async fn errors_of(
         Some(_) => BTreeSet::new(),
         None => public_kinds(state, jobs).await?,
     };
-    let may = |kind: &String| leave.kinds.as_ref().unwrap_or(&public).contains(kind);
     for (index, job) in jobs.iter().enumerate() {
-        let at = at(index);
+        let mut check = JobCheck {
+            caller,
+            job,
+            kinds: leave.kinds.as_ref().unwrap_or(&public),
+            at: at(index),
+            errors: &mut errors,
+        };
+        check.check_kind();
+        check.check_webhooks();
+        if names_throttle {
+            check.check_throttle(state);
+        }
+    }
+    Ok(errors)
+}
+
+/// The check of one job; its errors are at the fields below `at`.
+struct JobCheck<'a> {
+    caller: &'a Caller,
+    job: &'a NewJob,
+    /// The kinds that the token may enqueue.
+    kinds: &'a BTreeSet<String>,
+    at: String,
+    errors: &'a mut Errors,
+}
+
+impl JobCheck<'_> {
+    fn refuse(&mut self, field: &str, message: String) {
+        self.errors.body(format!("{}/{field}", self.at), message);
+    }
+
+    fn check_kind(&mut self) {
+        let (token, job) = (self.caller.token_name(), self.job);
         if job.kind == NOTIFICATION {
-            if let Some((field, scope)) = missing_scope(caller, job) {
-                let message = format!(
-                    "token {} may not send this message without the scope {}; it has {}",
-                    caller.token_name(),
-                    scope.as_str(),
-                    leave.scopes_reported()
-                );
-                errors.body(format!("{at}/{field}"), message);
-            }
-            if job.cost > MESSAGE_COST_MAX {
-                let (token, cost) = (caller.token_name(), job.cost);
-                let message = format!(
-                    "is {cost}; token {token} may enqueue messages of at most {MESSAGE_COST_MAX} tokens"
-                );
-                errors.body(format!("{at}/cost"), message);
-            }
-        } else if !may(&job.kind) {
-            let allowed = match &leave.kinds {
-                Some(kinds) => kinds
-                    .iter()
-                    .map(String::as_str)
-                    .collect::<Vec<_>>()
-                    .join(", "),
-                None => "kinds that are public".to_owned(),
-            };
+            return self.check_message();
+        }
+        if self.kinds.contains(&job.kind) {
+            return;
+        }
+        let allowed = match &self.caller.leave.kinds {
+            Some(kinds) => kinds
+                .iter()
+                .map(String::as_str)
+                .collect::<Vec<_>>()
+                .join(", "),
+            None => "kinds that are public".to_owned(),
+        };
+        let message = format!(
+            "token {token} may not enqueue kind {:?}; allowed: {allowed}",
+            job.kind
+        );
+        self.refuse("kind", message);
+    }
+
+    fn check_message(&mut self) {
+        let (token, job) = (self.caller.token_name(), self.job);
+        if let Some((field, scope)) = missing_scope(self.caller, job) {
             let message = format!(
-                "token {} may not enqueue kind {:?}; allowed: {allowed}",
-                caller.token_name(),
-                job.kind
+                "token {token} may not send this message without the scope {}; it has {}",
+                scope.as_str(),
+                self.caller.leave.scopes_reported()
             );
-            errors.body(format!("{at}/kind"), message);
+            self.refuse(field, message);
         }
-        if job.has_webhooks() {
-            let name = webhook_field(job);
-            let token = caller.token_name();
-            if !may(&HTTP.to_owned()) {
-                let message = format!(
-                    "token {token} may not name webhooks, because it may not enqueue jobs of the kind {HTTP}, which call them"
-                );
-                errors.body(format!("{at}/{name}"), message);
-            } else if !caller.may_enqueue_to(WEBHOOKS) {
-                let allowed = leave.throttles_reported();
-                let message = format!(
-                    "token {token} may not name webhooks, because it may not enqueue jobs to the throttle {WEBHOOKS}, through which they are called; allowed: {allowed}"
-                );
-                errors.body(format!("{at}/{name}"), message);
-            }
+        if job.cost > MESSAGE_COST_MAX {
+            let message = format!(
+                "is {}; token {token} may enqueue messages of at most {MESSAGE_COST_MAX} tokens",
+                job.cost
+            );
+            self.refuse("cost", message);
         }
-        if names_throttle && !caller.may_enqueue_to(&job.throttle) {
-            let (token, throttle, allowed) = (
-                caller.token_name(),
-                &job.throttle,
-                leave.throttles_reported(),
+    }
+
+    /// Checks that the token might enqueue the calls of the job's webhooks itself.
+    fn check_webhooks(&mut self) {
+        if !self.job.has_webhooks() {
+            return;
+        }
+        let (name, token) = (webhook_field(self.job), self.caller.token_name());
+        if !self.kinds.contains(HTTP) {
+            let message = format!(
+                "token {token} may not name webhooks, because it may not enqueue jobs of the kind {HTTP}, which call them"
             );
-            errors.body(
-                format!("{at}/throttle"),
-                format!(
-                    "token {token} may not enqueue jobs to throttle {throttle}; allowed: {allowed}"
-                ),
+            self.refuse(name, message);
+        } else if !self.caller.may_enqueue_to(WEBHOOKS) {
+            let allowed = self.caller.leave.throttles_reported();
+            let message = format!(
+                "token {token} may not name webhooks, because it may not enqueue jobs to the throttle {WEBHOOKS}, through which they are called; allowed: {allowed}"
             );
-        } else if names_throttle && let Some(reason) = reserved(state, job) {
-            let (token, throttle) = (caller.token_name(), &job.throttle);
-            errors.body(
-                format!("{at}/throttle"),
-                format!(
-                    "token {token} may not enqueue this job to throttle {throttle}, which {reason}; that needs the scope admin"
-                ),
+            self.refuse(name, message);
+        }
+    }
+
+    fn check_throttle(&mut self, state: &JobsState) {
+        let (token, job) = (self.caller.token_name(), self.job);
+        let throttle = &job.throttle;
+        if !self.caller.may_enqueue_to(throttle) {
+            let allowed = self.caller.leave.throttles_reported();
+            let message = format!(
+                "token {token} may not enqueue jobs to throttle {throttle}; allowed: {allowed}"
             );
+            self.refuse("throttle", message);
+        } else if let Some(reason) = reserved(state, job) {
+            let message = format!(
+                "token {token} may not enqueue this job to throttle {throttle}, which {reason}; that needs the scope admin"
+            );
+            self.refuse("throttle", message);
         }
         // The calls of webhooks have lanes by tenant or host.
-        if names_throttle
-            && job.throttle == WEBHOOKS
+        if *throttle == WEBHOOKS
             && !job.key.is_empty()
-            && caller.tenant.as_deref() != Some(&*job.key)
+            && self.caller.tenant.as_deref() != Some(&*job.key)
         {
             let message = format!(
                 "names the calls of others in throttle {WEBHOOKS}; leave it out, or name a throttle of your own"
             );
-            errors.body(format!("{at}/key"), message);
+            self.refuse("key", message);
         }
     }
-    Ok(errors)
 }
 
 /// Returns the use for which the throttle of a job is reserved, if the job is not for that: a refusal
