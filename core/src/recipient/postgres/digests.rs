@@ -4,7 +4,7 @@
 //! the digest's row before. In one statement items would be lost, because its snapshot is older than
 //! its locks. A digest with other items than were counted is not closed.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Map, Value};
@@ -171,6 +171,61 @@ pub async fn close_one(
     transaction.end(closed).await
 }
 
+/// The digests of one step, by what happens to them.
+#[derive(Default)]
+struct DueDecisions<'a> {
+    closing: Vec<Closing<'a>>,
+    /// The digests that end unsent, with the reason and the rule.
+    ending: Vec<(&'a DueDigest, &'static str, &'a str)>,
+    /// The digests that stay open, with the time of the next look, the gate and the rule.
+    waiting: Vec<(&'a DueDigest, Timestamp, &'static str, &'a str)>,
+    /// The numbers of digests that a gate keeps from now on, by throttle and quarter of an hour.
+    crowds: HashMap<(String, i64), i64>,
+}
+
+impl<'a> DueDecisions<'a> {
+    fn of(
+        due: &'a [DueDigest],
+        rules: &'a RecipientRules,
+        plans: &'a HashMap<i64, MessagePlan>,
+        queued: &HashSet<i64>,
+        now: Timestamp,
+    ) -> Self {
+        let mut decisions = Self::default();
+        for digest in due {
+            let kind = rules.digest(&digest.type_name);
+            match (kind, plans.get(&digest.id)) {
+                (None, _) => decisions.wait(digest, later(now, UNKNOWN_TYPE), "", ""),
+                (Some(kind), _) if digest.items == 0 => decisions.closing.push((digest, kind)),
+                (Some(_), Some(plan @ MessagePlan::Held { holds, .. })) => {
+                    // One that was kept open before is counted already.
+                    if let Some(quarter) = crowd_quarter(plan).filter(|_| digest.gate.is_empty()) {
+                        let place = (digest.throttle.clone(), quarter);
+                        *decisions.crowds.entry(place).or_default() += 1;
+                    }
+                    if let Some(last) = holds.last() {
+                        decisions.wait(digest, last.until, last.gate.as_str(), &last.rule);
+                    }
+                }
+                (Some(_), Some(MessagePlan::Ended { reason, rule, .. })) => {
+                    let ended = (digest, reason.as_str(), rule.as_str());
+                    decisions.ending.push(ended);
+                }
+                (Some(kind), _) if queued.contains(&digest.id) => {
+                    let until = later(now, looks_again(kind));
+                    decisions.wait(digest, until, MessageGate::Pool.as_str(), QUEUED_RULE);
+                }
+                (Some(kind), _) => decisions.closing.push((digest, kind)),
+            }
+        }
+        decisions
+    }
+
+    fn wait(&mut self, digest: &'a DueDigest, until: Timestamp, gate: &'static str, rule: &'a str) {
+        self.waiting.push((digest, until, gate, rule));
+    }
+}
+
 async fn close(
     transaction: &mut Transaction,
     which: (&'static str, i64),
@@ -188,33 +243,12 @@ async fn close(
     let unwanted = take_unwanted(transaction, &mut due, &choices, rules).await?;
     let places: Vec<DigestPlace<'_>> = due.iter().map(DueDigest::place).collect();
     let queued = queued(transaction, &places).await?;
-    let (mut closing, mut ending, mut waiting) = (Vec::new(), Vec::new(), Vec::new());
-    let mut crowds: HashMap<(String, i64), i64> = HashMap::new();
-    for digest in &due {
-        let kind = rules.digest(&digest.type_name);
-        match (kind, plans.get(&digest.id)) {
-            (None, _) => waiting.push((digest, later(now, UNKNOWN_TYPE), "", "")),
-            (Some(kind), _) if digest.items == 0 => closing.push((digest, kind)),
-            (Some(_), Some(plan @ MessagePlan::Held { holds, .. })) => {
-                // One that was kept open before is counted already.
-                if let Some(quarter) = crowd_quarter(plan).filter(|_| digest.gate.is_empty()) {
-                    let place = (digest.throttle.clone(), quarter);
-                    *crowds.entry(place).or_default() += 1;
-                }
-                if let Some(last) = holds.last() {
-                    waiting.push((digest, last.until, last.gate.as_str(), last.rule.as_str()));
-                }
-            }
-            (Some(_), Some(MessagePlan::Ended { reason, rule, .. })) => {
-                ending.push((digest, reason.as_str(), rule.as_str()));
-            }
-            (Some(kind), _) if queued.contains(&digest.id) => {
-                let until = later(now, looks_again(kind));
-                waiting.push((digest, until, MessageGate::Pool.as_str(), QUEUED_RULE));
-            }
-            (Some(kind), _) => closing.push((digest, kind)),
-        }
-    }
+    let DueDecisions {
+        mut closing,
+        ending,
+        waiting,
+        crowds,
+    } = DueDecisions::of(&due, rules, &plans, &queued, now);
     count_crowd(transaction, &crowds).await?;
     put_off(transaction, &waiting).await?;
     let mut parted: Vec<(Closing<'_>, usize)> = Vec::new();
