@@ -417,7 +417,7 @@ impl Lane {
 
     /// Returns the most jobs to ask for, and the tokens to ask for each. After some lost turns it
     /// is one job that begins with one token: its other tokens are charged when it is claimed.
-    pub fn wish(&self) -> (u32, f64) {
+    pub fn demand(&self) -> (u32, f64) {
         match self.turns_lost >= TURNS_LOST {
             true => (1, self.cost.min(1.0)),
             false => (u32::MAX, self.cost),

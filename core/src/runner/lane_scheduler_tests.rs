@@ -143,9 +143,9 @@ fn throttles_share_the_permits_by_their_weights() {
                 },
                 now,
             );
-            for (id, wish) in requested.lanes.iter().zip(&requested.ask.lanes) {
-                take(&mut scheduler, *id, wish.want, now);
-                *counts.entry(*id).or_default() += wish.want;
+            for (id, demand) in requested.lanes.iter().zip(&requested.ask.lanes) {
+                take(&mut scheduler, *id, demand.want, now);
+                *counts.entry(*id).or_default() += demand.want;
             }
         }
         now += Duration::from_millis(1);

@@ -78,8 +78,8 @@ fn the_first_claim_of_a_lane_takes_two_jobs_where_most_lanes_have_as_many_and_lo
     let (id, want) = loop {
         let requested = scheduler.plan(now, 500).remove(0);
         let mut lanes = requested.lanes.iter().zip(&requested.ask.lanes);
-        if let Some((id, wish)) = lanes.find(|(id, _)| **id >= 3000) {
-            break (*id, wish.want);
+        if let Some((id, demand)) = lanes.find(|(id, _)| **id >= 3000) {
+            break (*id, demand.want);
         }
         serve(&mut scheduler, now, 500, 500, &mut HashMap::new());
         now += Duration::from_millis(10);

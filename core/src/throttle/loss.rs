@@ -201,7 +201,7 @@ fn local(
         let limit = (seen.key_concurrency).filter(|_| holder.is_some() && !lane.key.is_empty())?;
         Some(room(share_of(limit), i64::from(lane.held)) as f64)
     };
-    let wish = |lane| {
+    let demand = |lane| {
         let LaneRequest {
             key, want, cost, ..
         }: &LaneRequest = lane;
@@ -213,7 +213,7 @@ fn local(
             room: lane_room(lane),
         }
     };
-    let wishes: Vec<LaneDemand<'_>> = ask.lanes.iter().map(wish).collect();
+    let demands: Vec<LaneDemand<'_>> = ask.lanes.iter().map(demand).collect();
     let room = (holder.zip(seen.concurrency))
         .map(|(holder, limit)| room(share_of(limit), i64::from(holder.held)) as f64);
     let stopped_because = String::new();
@@ -242,7 +242,7 @@ fn local(
             probes: false,
         },
     };
-    let (served, _) = serve::serve(now_us as f64, source, &wishes);
+    let (served, _) = serve::serve(now_us as f64, source, &demands);
     (stand.bucket, stand.meter) = (levels[0].bucket, levels[0].meter);
     let grant = |one: LaneAnswer| Grant {
         granted: one.granted as u32,

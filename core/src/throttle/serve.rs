@@ -27,7 +27,7 @@ pub struct ServeContext<'a> {
     pub key_windows: &'a [WindowLimit],
     /// The grants that they remember.
     pub key_grants: &'a mut BTreeMap<String, Vec<WindowGrants>>,
-    /// The highest charged cost of one unit, in tokens; no wish costs more.
+    /// The highest charged cost of one unit, in tokens; no demand costs more.
     pub most: f64,
     /// The learned state of keys.
     pub learned: &'a mut BTreeMap<String, Learned>,
@@ -35,12 +35,12 @@ pub struct ServeContext<'a> {
     pub learned_parts: LearnedParts,
 }
 
-/// Serves `wishes` at `now` (unix microseconds), and returns the answers and the use of the keys'
+/// Serves `demands` at `now` (unix microseconds), and returns the answers and the use of the keys'
 /// concurrency limits.
 pub fn serve(
     now: f64,
     source: ServeContext<'_>,
-    wishes: &[LaneDemand<'_>],
+    demands: &[LaneDemand<'_>],
 ) -> (Vec<LaneAnswer>, BTreeMap<String, KeySlots>) {
     let ServeContext {
         levels,
@@ -52,44 +52,10 @@ pub fn serve(
         learned,
         learned_parts,
     } = source;
-    if let Some(stopped) = levels.iter().position(|level| level.rate.rps.is_stopped()) {
-        let served = wishes
-            .iter()
-            .map(|wish| nothing(wish, STOPPED_WAIT_US, LimitedBy::Stopped(stopped)))
-            .collect();
-        for level in levels
-            .iter_mut()
-            .filter(|level| level.rate.rps.is_stopped())
-        {
-            level.bucket.drain(now, true);
-        }
-        levels[stopped].meter.refused(now, STOPPED_WAIT_US);
+    if let Some(served) = refuse_all(now, levels, demands) {
         return (served, BTreeMap::new());
     }
-    let paused = |level: &Level| {
-        level
-            .refusal
-            .as_ref()
-            .filter(|refusal| refusal.until > now)
-            .map(|refusal| refusal.until)
-    };
-    if let Some((at, until)) = levels
-        .iter()
-        .enumerate()
-        .find_map(|(at, level)| Some((at, paused(level)?)))
-    {
-        // The time of a pause refills nothing.
-        levels
-            .iter_mut()
-            .filter(|level| paused(level).is_some())
-            .for_each(|level| level.bucket.drain(now, true));
-        let served = wishes
-            .iter()
-            .map(|wish| nothing(wish, until - now, LimitedBy::LevelPaused(at)))
-            .collect();
-        return (served, BTreeMap::new());
-    }
-    let highest_cost = wishes.iter().map(|wish| wish.cost).fold(0.0, f64::max);
+    let highest_cost = demands.iter().map(|demand| demand.cost).fold(0.0, f64::max);
     let open = levels.iter().map(|level| {
         let is_limited = level.rate.rps.rate().is_some();
         is_limited.then(|| {
@@ -116,24 +82,24 @@ pub fn serve(
         windows,
         refused,
         levels,
-        served: Vec::with_capacity(wishes.len()),
+        served: Vec::with_capacity(demands.len()),
     };
     let mut rooms: BTreeMap<String, KeySlots> = BTreeMap::new();
-    let mut rest = wishes;
-    while let Some((wish, after)) = rest.split_first() {
-        let is_plain = |wish: &LaneDemand<'_>| {
-            let has_windows = !wish.key.is_empty() && !key_windows.is_empty();
-            wish.is_plain(key_rate, now) && !has_windows && !learned.contains_key(wish.key)
+    let mut rest = demands;
+    while let Some((demand, after)) = rest.split_first() {
+        let is_plain = |demand: &LaneDemand<'_>| {
+            let has_windows = !demand.key.is_empty() && !key_windows.is_empty();
+            demand.is_plain(key_rate, now) && !has_windows && !learned.contains_key(demand.key)
         };
-        let alike = if is_plain(wish) {
+        let alike = if is_plain(demand) {
             rest.iter()
-                .take_while(|other| wish.is_like(other) && is_plain(other))
+                .take_while(|other| demand.is_like(other) && is_plain(other))
                 .count()
         } else {
             0
         };
         if alike > 0 {
-            service.serve(alike, wish, LaneLimits::default());
+            service.serve(alike, demand, LaneLimits::default());
             rest = &rest[alike..];
             continue;
         }
@@ -144,12 +110,55 @@ pub fn serve(
             windows: key_windows,
             grants: &mut *key_grants,
         };
-        service.serve_bound(wish, limits, learned, &mut rooms);
+        service.serve_bound(demand, limits, learned, &mut rooms);
     }
     let mut served = service.close(highest_cost);
     // A level that needs reports of how jobs end needs those of all lanes.
     served.iter_mut().for_each(|one| one.watched |= is_watched);
     (served, rooms)
+}
+
+/// Refuses all demands if a level is stopped, or paused after a refusal by another server.
+fn refuse_all(
+    now: f64,
+    levels: &mut [Level],
+    demands: &[LaneDemand<'_>],
+) -> Option<Vec<LaneAnswer>> {
+    if let Some(stopped) = levels.iter().position(|level| level.rate.rps.is_stopped()) {
+        let served = demands
+            .iter()
+            .map(|demand| nothing(demand, STOPPED_WAIT_US, LimitedBy::Stopped(stopped)))
+            .collect();
+        for level in levels
+            .iter_mut()
+            .filter(|level| level.rate.rps.is_stopped())
+        {
+            level.bucket.drain(now, true);
+        }
+        levels[stopped].meter.refused(now, STOPPED_WAIT_US);
+        return Some(served);
+    }
+    let paused = |level: &Level| {
+        level
+            .refusal
+            .as_ref()
+            .filter(|refusal| refusal.until > now)
+            .map(|refusal| refusal.until)
+    };
+    let (at, until) = levels
+        .iter()
+        .enumerate()
+        .find_map(|(at, level)| Some((at, paused(level)?)))?;
+    // The time of a pause refills nothing.
+    levels
+        .iter_mut()
+        .filter(|level| paused(level).is_some())
+        .for_each(|level| level.bucket.drain(now, true));
+    let served = demands
+        .iter()
+        .map(|demand| nothing(demand, until - now, LimitedBy::LevelPaused(at)))
+        .collect();
+    Some(served)
 }
 
 /// The limits of keys, with their state.
@@ -189,22 +198,22 @@ impl Service<'_> {
     /// Serves a lane whose key is paused, or has a rate or a limit.
     fn serve_bound(
         &mut self,
-        wish: &LaneDemand<'_>,
+        demand: &LaneDemand<'_>,
         limits: KeyLimits<'_>,
         learned: &mut BTreeMap<String, Learned>,
         rooms: &mut BTreeMap<String, KeySlots>,
     ) {
-        if let Some(until_ms) = wish
+        if let Some(until_ms) = demand
             .paused_until_ms
             .filter(|until| *until as f64 * 1000.0 > self.now)
         {
             return self.served.push(nothing(
-                wish,
+                demand,
                 until_ms as f64 * 1000.0 - self.now,
                 LimitedBy::Paused,
             ));
         }
-        let key_rate = if wish.key.is_empty() {
+        let key_rate = if demand.key.is_empty() {
             Rate::UNLIMITED
         } else {
             limits.rate
@@ -212,20 +221,20 @@ impl Service<'_> {
         if key_rate.rps.is_stopped() {
             return self
                 .served
-                .push(nothing(wish, STOPPED_WAIT_US, LimitedBy::Key));
+                .push(nothing(demand, STOPPED_WAIT_US, LimitedBy::Key));
         }
-        let room = wish.room.map(|left| {
+        let room = demand.room.map(|left| {
             let room = KeySlots { left, granted: 0.0 };
-            rooms.entry(wish.key.to_owned()).or_insert(room)
+            rooms.entry(demand.key.to_owned()).or_insert(room)
         });
-        let learned = learned.get_mut(wish.key);
+        let learned = learned.get_mut(demand.key);
         let learned_rps = learned
             .as_deref()
             .filter(|_| self.learned_parts.rates)
             .map_or(RateLimit::Unlimited, |learned| learned.rate(self.now));
         if learned_rps.is_stopped() {
             let wait = learned.map_or(0.0, |learned| learned.window.rests_to() - self.now);
-            return self.served.push(nothing(wish, wait, LimitedBy::Learned));
+            return self.served.push(nothing(demand, wait, LimitedBy::Learned));
         }
         let depth_us = learned
             .as_deref()
@@ -239,21 +248,21 @@ impl Service<'_> {
         } else {
             key_rate
         };
-        let bucket = limits.keys.get(wish.key).copied().unwrap_or_default();
+        let bucket = limits.keys.get(demand.key).copied().unwrap_or_default();
         let mut open = key_rate
             .rps
             .rate()
             .is_some()
-            .then(|| bucket.open(key_rate, Start::Full, self.now, wish.cost, self.most));
+            .then(|| bucket.open(key_rate, Start::Full, self.now, demand.cost, self.most));
         if let (true, Some(open), Some(learned)) = (is_learned, &mut open, learned.as_deref())
             && let Some(from) = learned.spaced_from(self.now)
         {
             open.space_from(from);
         }
-        let mut windows = if wish.key.is_empty() {
+        let mut windows = if demand.key.is_empty() {
             Vec::new()
         } else {
-            let known = limits.grants.get(wish.key).map_or(&[][..], Vec::as_slice);
+            let known = limits.grants.get(demand.key).map_or(&[][..], Vec::as_slice);
             OpenWindow::open_all(limits.windows, known, self.now)
         };
         let own = LaneLimits {
@@ -264,23 +273,63 @@ impl Service<'_> {
             learned,
             is_learned,
         };
-        let granted = self.serve(1, wish, own);
+        let granted = self.serve(1, demand, own);
         // The clamp is stored even without a grant: clamped on reading alone, the debt would move
         // along with the clock for ever.
         if let Some(open) = open.filter(|open| granted > 0.0 || open.was_clamped(&bucket)) {
-            limits.keys.insert(wish.key.to_owned(), open.close());
+            limits.keys.insert(demand.key.to_owned(), open.close());
         }
         if windows.iter().any(OpenWindow::is_changed) {
             let closed = windows.into_iter().map(OpenWindow::close).collect();
-            limits.grants.insert(wish.key.to_owned(), closed);
+            limits.grants.insert(demand.key.to_owned(), closed);
         }
     }
 
-    /// Serves `lanes` lanes with the same wish in one step and returns the units granted to them
+    /// Serves `lanes` lanes with the same demand in one step and returns the units granted to them
     /// together.
-    fn serve(&mut self, lanes: usize, wish: &LaneDemand<'_>, mut own: LaneLimits<'_>) -> f64 {
-        let (now, want, cost) = (self.now, wish.want, wish.cost);
-        let wanted = lanes as f64 * want;
+    fn serve(&mut self, lanes: usize, demand: &LaneDemand<'_>, mut own: LaneLimits<'_>) -> f64 {
+        let wanted = lanes as f64 * demand.want;
+        let granted = self.grantable(wanted, demand.cost, &own);
+        if granted > 0.0 {
+            self.take(granted, demand.cost, &mut own);
+        }
+        let (wait_us, limit) = if granted < wanted {
+            self.limit(demand.cost, &own)
+        } else {
+            (0.0, None)
+        };
+        if let (Some(LimitedBy::Learned), Some(learned)) = (limit, own.learned.as_deref_mut()) {
+            learned.wanted(self.now);
+        }
+        let charge_us = self.charge_us(demand.cost, &own);
+        let mut left = granted;
+        for _ in 0..lanes {
+            let granted = left.min(demand.want);
+            left -= granted;
+            let charge_us = if granted > 0.0 {
+                charge_us.clone()
+            } else {
+                Arc::default()
+            };
+            let (wait_us, limit) = if granted < demand.want {
+                (wait_us, limit)
+            } else {
+                (0.0, None)
+            };
+            self.served.push(LaneAnswer {
+                granted,
+                wait_us,
+                limit,
+                charge_us,
+                watched: own.learned.is_some(),
+            });
+        }
+        granted
+    }
+
+    /// Returns the units of this cost that all limits allow together, up to `wanted`.
+    fn grantable(&self, wanted: f64, cost: f64, own: &LaneLimits<'_>) -> f64 {
+        let now = self.now;
         let mut granted =
             (0..self.levels.len()).fold(wanted, |granted, at| granted.min(self.units(at, cost)));
         granted = own
@@ -308,53 +357,52 @@ impl Service<'_> {
             .room
             .as_deref()
             .map_or(granted, |room| granted.min(room.left));
-        granted = self
-            .key_credit(&own)
-            .map_or(granted, |credit| granted.min(credit));
-        if granted > 0.0 {
-            for (at, open) in self.open.iter_mut().enumerate() {
-                if let Some(open) = open {
-                    // The level above pays for borrowed units.
-                    let taken = if self.levels[at].borrows {
-                        granted.min(open.units(cost, now))
-                    } else {
-                        granted
-                    };
-                    open.take(taken, cost, now);
-                }
-            }
-            if let Some(open) = own.bucket.as_deref_mut() {
-                open.take(granted, cost, now);
-            }
-            let windows = self.windows.iter_mut().flatten();
-            for window in windows.chain(own.windows.iter_mut()) {
-                window.take(granted * cost, now);
-            }
-            for level in self.levels.iter_mut() {
-                level.meter.used += granted * cost;
-                level.room = level.room.map(|room| room - granted);
-            }
-            if self.learned_parts.probes {
-                let levels = self
-                    .levels
-                    .iter_mut()
-                    .filter_map(|level| Some(&mut level.refusal.as_mut()?.probe));
-                let key = own.learned.as_deref_mut().map(|learned| &mut learned.probe);
-                levels.chain(key).for_each(|probe| probe.take(granted, now));
-            }
-            if let Some(room) = &mut own.room {
-                room.left -= granted;
-                room.granted += granted;
+        self.key_credit(own)
+            .map_or(granted, |credit| granted.min(credit))
+    }
+
+    /// Takes granted units of this cost from all limits.
+    fn take(&mut self, granted: f64, cost: f64, own: &mut LaneLimits<'_>) {
+        let now = self.now;
+        for (at, open) in self.open.iter_mut().enumerate() {
+            if let Some(open) = open {
+                // The level above pays for borrowed units.
+                let taken = if self.levels[at].borrows {
+                    granted.min(open.units(cost, now))
+                } else {
+                    granted
+                };
+                open.take(taken, cost, now);
             }
         }
-        let (wait_us, limit) = if granted < wanted {
-            self.limit(cost, &own)
-        } else {
-            (0.0, None)
-        };
-        if let (Some(LimitedBy::Learned), Some(learned)) = (limit, own.learned.as_deref_mut()) {
-            learned.wanted(now);
+        if let Some(open) = own.bucket.as_deref_mut() {
+            open.take(granted, cost, now);
         }
+        let windows = self.windows.iter_mut().flatten();
+        for window in windows.chain(own.windows.iter_mut()) {
+            window.take(granted * cost, now);
+        }
+        for level in self.levels.iter_mut() {
+            level.meter.used += granted * cost;
+            level.room = level.room.map(|room| room - granted);
+        }
+        if self.learned_parts.probes {
+            let levels = self
+                .levels
+                .iter_mut()
+                .filter_map(|level| Some(&mut level.refusal.as_mut()?.probe));
+            let key = own.learned.as_deref_mut().map(|learned| &mut learned.probe);
+            levels.chain(key).for_each(|probe| probe.take(granted, now));
+        }
+        if let Some(room) = &mut own.room {
+            room.left -= granted;
+            room.granted += granted;
+        }
+    }
+
+    /// Returns the microseconds that a unit of this cost is charged at each level, root first, and
+    /// then by the key.
+    fn charge_us(&self, cost: f64, own: &LaneLimits<'_>) -> Arc<[f64]> {
         let free = |is_free: bool, rate: Rate| if is_free { Rate::UNLIMITED } else { rate };
         let key_rate = free(own.learned.is_some(), own.rate.unwrap_or(Rate::UNLIMITED));
         let rates = self
@@ -362,31 +410,7 @@ impl Service<'_> {
             .iter()
             .map(|level| free(level.borrows, level.rate))
             .chain([key_rate]);
-        let charge_us: Arc<[f64]> = rates.map(|rate| cost * rate.interval_us()).collect();
-        let watched = own.learned.is_some();
-        let mut left = granted;
-        for _ in 0..lanes {
-            let granted = left.min(want);
-            left -= granted;
-            let charge_us = if granted > 0.0 {
-                charge_us.clone()
-            } else {
-                Arc::default()
-            };
-            let (wait_us, limit) = if granted < want {
-                (wait_us, limit)
-            } else {
-                (0.0, None)
-            };
-            self.served.push(LaneAnswer {
-                granted,
-                wait_us,
-                limit,
-                charge_us,
-                watched,
-            });
-        }
-        granted
+        rates.map(|rate| cost * rate.interval_us()).collect()
     }
 
     /// Returns the jobs that may begin under the probe limit of a level; `None` for no limit.
@@ -533,8 +557,8 @@ fn longest_wait(windows: &[OpenWindow], cost: f64, now: f64) -> f64 {
 }
 
 /// Returns the answer to a lane that gets nothing, without a wait if it wants nothing.
-fn nothing(wish: &LaneDemand<'_>, wait_us: f64, limit: LimitedBy) -> LaneAnswer {
-    let (wait_us, limit) = if wish.want > 0.0 {
+fn nothing(demand: &LaneDemand<'_>, wait_us: f64, limit: LimitedBy) -> LaneAnswer {
+    let (wait_us, limit) = if demand.want > 0.0 {
         (wait_us.min(MAX_WAIT_US), Some(limit))
     } else {
         (0.0, None)

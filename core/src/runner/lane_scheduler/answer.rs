@@ -34,13 +34,13 @@ impl LaneScheduler {
             true => None,
             false => self.first_due(&requested.lanes),
         };
-        for ((id, wish), grant) in requested
+        for ((id, demand), grant) in requested
             .lanes
             .iter()
             .zip(&requested.ask.lanes)
             .zip(&answer.lanes)
         {
-            let (want, granted) = (wish.want as usize, grant.granted as usize);
+            let (want, granted) = (demand.want as usize, grant.granted as usize);
             let is_own = grant.limit.as_ref().is_some_and(is_of_lane);
             granted_all += granted;
             // A lane that is refused by itself says nothing of the throttle.
@@ -54,7 +54,7 @@ impl LaneScheduler {
                 refused = Some((grant, limit));
                 probes |= matches!(limit, Limit::Probing { .. });
             }
-            let cost = self.full_cost(*id, wish.cost);
+            let cost = self.full_cost(*id, demand.cost);
             self.charge(*id, grant.granted, cost.min(answer.max_cost));
             let is_first = turn.take_if(|first| *first == *id).is_some();
             // Rolling windows are exact, and a lost store charges nothing later.
@@ -109,7 +109,7 @@ impl LaneScheduler {
     /// Returns the cost of a job of a lane that asked for `asked` tokens.
     fn full_cost(&self, id: i64, asked: f64) -> f64 {
         match self.lanes.get(&id) {
-            Some(lane) if lane.wish().1 < lane.cost => lane.cost,
+            Some(lane) if lane.demand().1 < lane.cost => lane.cost,
             _ => asked,
         }
     }

@@ -246,7 +246,7 @@ impl LaneScheduler {
         let ring = &self.rings[place];
         let lanes = turn.order.iter().map(|id| {
             let lane = &self.lanes[id];
-            let (most, cost) = lane.wish();
+            let (most, cost) = lane.demand();
             LaneRequest {
                 key: lane.key.to_string(),
                 want: turn.wants[id].min(most),

@@ -92,14 +92,14 @@ impl MemoryStore {
         let leaf = throttles.entry(ask.throttle.clone()).or_default();
         let key_limit = (knobs.key_concurrency.map(i64::from))
             .filter(|_| !knobs.key_rps.is_stopped() && holder.is_some());
-        let mut wishes: Vec<LaneDemand<'_>> = ask
+        let mut demands: Vec<LaneDemand<'_>> = ask
             .lanes
             .iter()
-            .map(|lane| leaf.wish(lane, key_limit, &who, now))
+            .map(|lane| leaf.demand(lane, key_limit, &who, now))
             .collect();
-        wishes
+        demands
             .iter_mut()
-            .for_each(|wish| wish.cost = (wish.cost * knobs.cost_factor).min(most));
+            .for_each(|demand| demand.cost = (demand.cost * knobs.cost_factor).min(most));
         let mut keys = std::mem::take(&mut leaf.keys);
         let mut key_grants = std::mem::take(&mut leaf.key_grants);
         let uses_learned = |_: &&String| !knobs.on_429.is_naive();
@@ -123,7 +123,7 @@ impl MemoryStore {
             learned: &mut learned,
             learned_parts,
         };
-        let (served, rooms) = serve::serve(now as f64, source, &wishes);
+        let (served, rooms) = serve::serve(now as f64, source, &demands);
         answer.lanes = served
             .into_iter()
             .zip(&ask.lanes)
@@ -197,7 +197,7 @@ impl Throttle {
         }
     }
 
-    fn wish<'a>(
+    fn demand<'a>(
         &mut self,
         lane: &'a LaneRequest,
         key_limit: Option<i64>,
