@@ -4,9 +4,9 @@
 use super::fit::LoadSample;
 
 /// Range of loads that ends the search, as multiples of the target; wider than one step.
-const FOUND: (f64, f64) = (0.9, 1.25);
+const TARGET_RANGE: (f64, f64) = (0.9, 1.25);
 /// Largest factor between the rate and the one at which the test began.
-const SPAN: f64 = 10.0;
+const RATE_SPAN_MAX: f64 = 10.0;
 /// Longest duration of a search step without a sample in its second half, as a multiple of its
 /// usual length.
 const MAX_STEP_STRETCH: f64 = 4.0;
@@ -95,7 +95,7 @@ impl Pulse {
     /// Returns a test that begins `now` at `rate`, within the bounds `min` and `max` (all rates in
     /// jobs per second). Fails if the bounds leave no room for it.
     pub fn new(shape: Shape, rate: f64, (min, max): (f64, f64), now: f64) -> Result<Self, String> {
-        let (least, most) = (min.max(rate / SPAN), max.min(rate * SPAN));
+        let (least, most) = (min.max(rate / RATE_SPAN_MAX), max.min(rate * RATE_SPAN_MAX));
         let wanted = shape.pulse * shape.pulse;
         if most < wanted * least {
             return Err(format!(
@@ -172,7 +172,7 @@ impl Pulse {
         }
         let load = late.iter().sum::<f64>() / late.len() as f64;
         let (target, climb) = (self.shape.target, self.shape.climb);
-        if load > FOUND.1 * target {
+        if load > TARGET_RANGE.1 * target {
             if self.rate / climb < self.least {
                 let low = self.rate;
                 return self.abort(format!(
@@ -182,7 +182,7 @@ impl Pulse {
             }
             return self.set(now, self.rate / climb);
         }
-        if load < FOUND.0 * target && self.rate * climb <= self.most {
+        if load < TARGET_RANGE.0 * target && self.rate * climb <= self.most {
             return self.set(now, self.rate * climb);
         }
         self.base = self

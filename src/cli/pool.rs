@@ -19,10 +19,10 @@ use crate::providers::{Pool, Pools};
 use crate::throttle::redis::RedisStore;
 
 /// The most changes of breakers that are shown with a pool.
-const EVENTS: i64 = 10;
+const EVENTS_SHOWN: i64 = 10;
 
 /// The most messages that one step requeues.
-const STEP: u32 = 1000;
+const REQUEUED_PER_STEP: u32 = 1000;
 
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
@@ -88,7 +88,7 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
             let (opened, _) = open(named(&pools, &name)?, &connect::redis(&settings).await?)?;
             let view = observe(&opened).await?;
             let alarms = Alarms::new(connect::queue(&settings).await?);
-            let events = alarms.newest(&name, EVENTS).await?;
+            let events = alarms.newest(&name, EVENTS_SHOWN).await?;
             if json {
                 let mut shown = serde_json::to_value(&view)?;
                 shown["events"] = json!(events);
@@ -123,8 +123,12 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
             let deliveries = Deliveries::new(&queue.pool);
             let mut jobs = 0;
             loop {
-                let left = limit.map_or(u64::from(STEP), |limit| u64::from(limit) - jobs);
-                let step = u32::try_from(left).unwrap_or(STEP).min(STEP);
+                let left = limit.map_or(u64::from(REQUEUED_PER_STEP), |limit| {
+                    u64::from(limit) - jobs
+                });
+                let step = u32::try_from(left)
+                    .unwrap_or(REQUEUED_PER_STEP)
+                    .min(REQUEUED_PER_STEP);
                 let signature = signed.signature();
                 let requeued = deliveries.requeue_unsent(&name, step, &signature).await?;
                 jobs += requeued.jobs;

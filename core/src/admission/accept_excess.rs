@@ -19,7 +19,7 @@ const SPACING: Duration = Duration::from_millis(50);
 
 /// The timeout of one of them. A longer one hangs, on a silently lost connection for example, and
 /// all messages of its tenant would wait behind it.
-const LONGEST: Duration = Duration::from_secs(30);
+const ACCEPT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The work for one tenant. If it panics, those who wait are told that it ended, and the next
 /// message begins again.
@@ -77,7 +77,7 @@ impl Admission {
                 return;
             }
             // The answers are dropped with the group, which tells those who wait.
-            if timeout(LONGEST, self.accept_group(tenant, group))
+            if timeout(ACCEPT_TIMEOUT, self.accept_group(tenant, group))
                 .await
                 .is_err()
             {

@@ -28,15 +28,15 @@ use super::observer::Observer;
 use super::{History, clamp_finite};
 
 /// The averaging times of the candidates, as powers of two of the hint; one more has none.
-const POWERS: [i32; 6] = [-3, -2, -1, 0, 1, 2];
+const HINT_POWERS: [i32; 6] = [-3, -2, -1, 0, 1, 2];
 /// The power of two that means no averaging in the prior.
-const NONE: i32 = -4;
+const NO_AVERAGING: i32 = -4;
 /// The shortest hint that is multiplied, in seconds.
 const HINT_MIN_S: f64 = 5.0;
 /// The standard deviation of the prior: a hint is right within a factor of three.
-const PRIOR: f64 = 1.1;
+const PRIOR_DEVIATION: f64 = 1.1;
 /// The variance of a published average at the setpoint before it is learned: 11 %.
-const NOISE: f64 = 0.0125;
+const INITIAL_VARIANCE: f64 = 0.0125;
 /// The smallest variance of a published average at the setpoint that is learned.
 const NOISE_MIN: f64 = 1e-5;
 /// The variance of a published average about any forecast: no plant is foretold better than within
@@ -153,15 +153,15 @@ impl LoadModel {
             let off = f64::from(power) * std::f64::consts::LN_2;
             LagCandidate {
                 tau_s: match power {
-                    NONE => 0.0,
+                    NO_AVERAGING => 0.0,
                     _ => hint_s.max(HINT_MIN_S) * 2f64.powi(power),
                 },
-                prior: -0.5 * (off / PRIOR).powi(2),
+                prior: -0.5 * (off / PRIOR_DEVIATION).powi(2),
                 walk,
                 score: 0.0,
                 z: 0.0,
                 observer: Observer {
-                    noise: NOISE,
+                    noise: INITIAL_VARIANCE,
                     ..Observer::default()
                 },
             }
@@ -170,9 +170,9 @@ impl LoadModel {
             hint_s,
             samples: 0,
             room: None,
-            candidates: [NONE]
+            candidates: [NO_AVERAGING]
                 .into_iter()
-                .chain(POWERS)
+                .chain(HINT_POWERS)
                 .flat_map(|power| WALKS.map(|walk| candidate(power, walk)))
                 .collect(),
         }

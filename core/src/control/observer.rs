@@ -15,7 +15,7 @@ const BACKGROUND_WALK: f64 = 0.05;
 /// The relative random walk of the cost per 15 s.
 const COST_WALK: f64 = 0.025;
 /// The initial variance of a de-lagged sample at the setpoint.
-const NOISE: f64 = 0.10;
+const INITIAL_VARIANCE: f64 = 0.10;
 /// The size of a single innovation, in sigmas, that counts as a jump.
 const JUMP: f64 = 3.0;
 /// The mean normalised innovation that counts as a drift.
@@ -76,7 +76,7 @@ impl Default for Observer {
             bb: 0.0,
             bc: 0.0,
             cc: 0.0,
-            noise: NOISE,
+            noise: INITIAL_VARIANCE,
             nu: 0.0,
             top: 0.0,
         }

@@ -16,7 +16,7 @@
 
 /// The limit of every term of the crate, in nats: a factor of 22,000 in the rate, far beyond any
 /// step.
-const LIMIT: f64 = 10.0;
+const TERM_MAX: f64 = 10.0;
 
 /// The gains of one call; `kc` is dimensionless (nats per unit of relative error), the others are
 /// seconds.
@@ -79,14 +79,14 @@ impl LogPid {
 /// A fresh controller is built and primed each time, so that the two fields of [`LogPid`] are the
 /// whole state and can be stored.
 fn terms(gains: Gains, previous: Option<f64>, y: f64, dt_s: f64) -> Terms {
-    let mut pid = pid::Pid::<f64>::new(1.0, LIMIT);
+    let mut pid = pid::Pid::<f64>::new(1.0, TERM_MAX);
     if let Some(previous) = previous.filter(|y| y.is_finite()) {
         pid.next_control_output(previous);
     }
     pid.reset_integral_term();
-    pid.p(gains.kc, LIMIT)
-        .i(gains.kc * dt_s / gains.ti_s, LIMIT)
-        .d(gains.kc * gains.td_s / dt_s, LIMIT);
+    pid.p(gains.kc, TERM_MAX)
+        .i(gains.kc * dt_s / gains.ti_s, TERM_MAX)
+        .d(gains.kc * gains.td_s / dt_s, TERM_MAX);
     let out = pid.next_control_output(y);
     Terms {
         p: out.p,
@@ -158,6 +158,9 @@ mod tests {
         };
         let Terms { p, i, d } = terms(gains, Some(1.0), 0.25, 5.0);
         assert!((p - 1.8).abs() < 1e-12 && (i - 0.15).abs() < 1e-12 && (d - 0.15).abs() < 1e-12);
-        assert_eq!(terms(Gains { kc: 20.0, ..gains }, None, 4.0, 5.0).p, -LIMIT);
+        assert_eq!(
+            terms(Gains { kc: 20.0, ..gains }, None, 4.0, 5.0).p,
+            -TERM_MAX
+        );
     }
 }

@@ -19,7 +19,7 @@ use super::server_frame::{self, Warning};
 use super::subscription::{Arrived, ReadPlace, Subscription};
 
 /// The parts of the table of channels, each with a lock of its own.
-const PARTS: usize = 64;
+const HUB_PARTS: usize = 64;
 
 /// The shortest time between two warnings about the limit to one connection.
 const WARNING_INTERVAL: Duration = Duration::from_secs(1);
@@ -92,7 +92,7 @@ impl Default for Hub {
     fn default() -> Self {
         Self {
             hasher: RandomState::new(),
-            channels: (0..PARTS).map(|_| Mutex::default()).collect(),
+            channels: (0..HUB_PARTS).map(|_| Mutex::default()).collect(),
             tenants: Mutex::default(),
             next_id: AtomicU64::new(1),
             to_wake: Mutex::default(),
@@ -469,7 +469,7 @@ impl Hub {
     }
 
     fn part(&self, key: &ChannelKey) -> &Mutex<HashMap<ChannelKey, Vec<Arc<Peer>>>> {
-        &self.channels[self.hasher.hash_one(key) as usize % PARTS]
+        &self.channels[self.hasher.hash_one(key) as usize % HUB_PARTS]
     }
 }
 

@@ -151,7 +151,7 @@ const TAG_BYTES: usize = 128;
 const BODY_BYTES: usize = 16_000_000;
 
 /// The delay to assume for an answer without one: Mailgun's limits are counted in minutes.
-const DELAY: Duration = Duration::from_secs(60);
+const USUAL_DELAY: Duration = Duration::from_secs(60);
 
 /// Builds the driver of an account.
 pub fn build(account: &Account, tools: &DriverClients) -> Result<Box<dyn Driver>, InvalidAccount> {
@@ -292,7 +292,7 @@ impl Mailgun {
             key: None,
             delay: any_delay(&answer.headers, now_s)
                 .or_else(|| seconds(&body["retry-seconds"]))
-                .or(Some(DELAY)),
+                .or(Some(USUAL_DELAY)),
             reason: words::reason(&self.account, answer.status, "", &text),
         };
         let delay = retry_after(&answer.headers, now_s);

@@ -26,7 +26,7 @@ pub const SENDERS_FORM: &str = "a number of messages from 1 to 1000 and a time o
 pub const SENDERS_LONGEST_S: i64 = 31 * 86_400;
 
 /// The most messages that a rule can allow.
-const MOST: u32 = 1000;
+const MESSAGES_MAX: u32 = 1000;
 
 /// The longest window, in seconds: 366 days.
 const LONGEST_S: i64 = 366 * 86_400;
@@ -70,7 +70,7 @@ impl CapRule {
             let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
             text.parse::<u32>().ok().filter(|_| is_number)
         };
-        let most = digits(most.trim()).filter(|most| (1..=MOST).contains(most))?;
+        let most = digits(most.trim()).filter(|most| (1..=MESSAGES_MAX).contains(most))?;
         let window = match window.trim() {
             LOCAL_DAY => CapWindow::LocalDay,
             text => {

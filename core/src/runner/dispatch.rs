@@ -29,10 +29,10 @@ const IDLE_POLL_EVERY: Duration = Duration::from_secs(1);
 const MAX_NOTIFICATIONS: u32 = 200;
 
 /// Pause after a failure of Postgres.
-const AFTER_FAILURE: Duration = Duration::from_millis(250);
+const FAILURE_PAUSE: Duration = Duration::from_millis(250);
 
 /// Interval of maintenance while everything is paused or no permit is free.
-const STANDSTILL: Duration = Duration::from_millis(500);
+const IDLE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Interval between claims at the head of a lane, as a multiple of the estimated time to claim at
 /// the heads of all due lanes.
@@ -132,7 +132,7 @@ async fn serve_lanes(
                 }
                 tokio::select! {
                     () = cancel.cancelled() => {}
-                    () = tokio::time::sleep(AFTER_FAILURE) => {}
+                    () = tokio::time::sleep(FAILURE_PAUSE) => {}
                 }
             }
         }
@@ -146,7 +146,7 @@ async fn serve_lanes(
                     tracing::debug!(%error, "the last claim failed");
                 }
             }
-            () = tokio::time::sleep(STANDSTILL) => {}
+            () = tokio::time::sleep(IDLE_INTERVAL) => {}
         }
     }
 }
@@ -170,7 +170,7 @@ async fn turn(
             () = cancel.cancelled() => {}
             Some(done) = dispatcher.claims.join_next() => settle(shared, dispatcher, done).await?,
             () = shared.running.ended.notified(), if permits == 0 => {}
-            () = tokio::time::sleep(STANDSTILL) => {}
+            () = tokio::time::sleep(IDLE_INTERVAL) => {}
         }
         return Ok(());
     }

@@ -8,7 +8,7 @@
 use std::time::{Duration, Instant};
 
 /// Longest wait.
-const LONGEST: Duration = Duration::from_millis(20);
+const WAIT_MAX: Duration = Duration::from_millis(20);
 
 /// Wait of ends that come so fast that it fills a batch; longest wait for ends that others need.
 const SHORT: Duration = Duration::from_millis(5);
@@ -39,7 +39,7 @@ impl FinishPace {
     /// Ends that are `needed`, because jobs wait for them, wait for a short time at most.
     pub fn wait(&self, is_needed: bool, now: Instant) -> Duration {
         let per_s = self.per_s(now);
-        let longest = if is_needed { SHORT } else { LONGEST };
+        let longest = if is_needed { SHORT } else { WAIT_MAX };
         if per_s * longest.as_secs_f64() < 1.0 {
             return Duration::ZERO;
         }

@@ -13,7 +13,7 @@ use crate::jobs::postgres::UnservedSweeper;
 use crate::service::{Leader, LoopOptions, periodic};
 
 /// Interval of pages, and of checks whether there is anything to count.
-const EVERY: Duration = Duration::from_secs(1);
+const PAGE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Inverse of the largest share of time spent counting.
 const DUTY: u32 = 20;
@@ -53,7 +53,7 @@ pub(super) async fn count_unserved(shared: Arc<WorkerContext>, cancel: Cancellat
     }));
     let pace = LoopOptions {
         name: "unserved",
-        every: EVERY,
+        every: PAGE_INTERVAL,
         wake: None,
     };
     periodic(pace, cancel, || {
@@ -100,6 +100,6 @@ async fn tick(shared: &WorkerContext, turn: &mut UnservedTurn) -> Result<(), Err
     let needs = |kind: &str, args: &serde_json::Value| shared.needs(kind, args);
     turn.sweeper.page(shared.runs.names(), needs).await?;
     let rest = begun.elapsed() * (DUTY - 1);
-    tokio::time::sleep(rest.min(MAX_REST).saturating_sub(EVERY)).await;
+    tokio::time::sleep(rest.min(MAX_REST).saturating_sub(PAGE_INTERVAL)).await;
     Ok(())
 }

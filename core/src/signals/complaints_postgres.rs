@@ -9,7 +9,7 @@ use super::complaints::{ComplaintSource, worst};
 use crate::postgres::Db;
 
 /// Longest wait for the tally.
-const WITHIN: Duration = Duration::from_millis(500);
+const TALLY_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Reads the tally of a pool's accounts over 24 hours, as rows of (account, accepted, complained,
 /// now).
@@ -23,7 +23,8 @@ pub fn from_tally(db: Db) -> ComplaintSource {
         let (db, pool) = (db.clone(), pool.to_owned());
         Box::pin(async move {
             let requested =
-                tokio::time::timeout(WITHIN, sqlx::query(TALLY).bind(&pool).fetch_all(&db)).await;
+                tokio::time::timeout(TALLY_TIMEOUT, sqlx::query(TALLY).bind(&pool).fetch_all(&db))
+                    .await;
             let rows = requested
                 .ok()?
                 .inspect_err(|error| tracing::debug!(pool, %error, "no tally of complaints"))
@@ -57,7 +58,7 @@ pub fn from_tally(db: Db) -> ComplaintSource {
 
 async fn now(db: &Db) -> Option<f64> {
     let row = sqlx::query("select extract(epoch from now())::double precision").fetch_one(db);
-    tokio::time::timeout(WITHIN, row)
+    tokio::time::timeout(TALLY_TIMEOUT, row)
         .await
         .ok()?
         .ok()?

@@ -14,7 +14,7 @@ use super::increase::Increase;
 use super::{Error, Missing, Reading};
 
 /// Timeout of a reading, which runs twice a second.
-const TIMEOUT: Duration = Duration::from_millis(500);
+const READING_TIMEOUT: Duration = Duration::from_millis(500);
 /// Timeout of a new connection.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 /// The name of the connections in the server's list of operations.
@@ -49,10 +49,10 @@ impl ServerStatus {
         let requested = doc! {"serverStatus": 1, "repl": 0, "metrics": 0, "locks": 0};
         let (name, admin) = (self.name.clone(), client.database("admin"));
         let answer = admin.run_command(requested);
-        let within = tokio::time::timeout(TIMEOUT, answer).await;
+        let within = tokio::time::timeout(READING_TIMEOUT, answer).await;
         let answer = within.map_err(|_| Error::TimedOut {
             url: name.clone(),
-            within_ms: TIMEOUT.as_millis(),
+            within_ms: READING_TIMEOUT.as_millis(),
         })?;
         let status = answer.map_err(|error| Error::Unreachable {
             url: name,

@@ -10,7 +10,7 @@ use super::series::{clock, worst};
 use super::{Error, Missing, Prometheus, Reading, promql};
 
 /// Timeout of one piece, which reads hours from disk.
-const TIMEOUT: Duration = Duration::from_secs(60);
+const PIECE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Most points of a series per query; Prometheus refuses more than 11,000.
 const POINTS_MAX: f64 = 10_000.0;
@@ -67,7 +67,7 @@ impl Prometheus {
             query: "vector(time())",
             at: None,
         };
-        let (_, data) = self.send(self.slow(TIMEOUT)?, &question).await?;
+        let (_, data) = self.send(self.slow(PIECE_TIMEOUT)?, &question).await?;
         let now = series_of(&data, 0.0).into_iter().flatten().next();
         now.map(|now| now.value).ok_or(Missing::Absent.into())
     }
@@ -101,7 +101,7 @@ impl Prometheus {
     }
 
     async fn past(&self, question: &PrometheusQuery<'_>) -> Result<Vec<Reading>, Error> {
-        let (_, data) = self.send(self.slow(TIMEOUT)?, question).await?;
+        let (_, data) = self.send(self.slow(PIECE_TIMEOUT)?, question).await?;
         merged(series_of(&data, 0.0))
     }
 }

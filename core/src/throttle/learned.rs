@@ -58,10 +58,10 @@ const LEAST_PART: f64 = 0.1;
 const RATE_LIMITED_SHARE: f64 = 0.65;
 
 /// The share of the rate in force that is taken for the server's rate when it is refused.
-const FOUND: f64 = 0.985;
+const RATE_FOUND_SHARE: f64 = 0.985;
 
 /// The share by which the curve of a guess begins below `settle`, and the mark of one.
-const GUESS: f64 = 0.0;
+const GUESS_CUT: f64 = 0.0;
 
 /// The time in which the rate of a guess doubles, in seconds, and in tokens at the guessed rate.
 const DOUBLING_S: f64 = 4.0;
@@ -70,7 +70,7 @@ const DOUBLING_TOKENS: f64 = 4.0;
 /// The share of the rate in force of a guess that must have succeeded lately, and the share of it
 /// that is taken for the server's rate then.
 const GUESS_LIMITED_SHARE: f64 = 0.4;
-const GUESS_FOUND: f64 = 0.8;
+const GUESS_FOUND_SHARE: f64 = 0.8;
 
 /// The length of a sufficient count, in microseconds: a server that counts in windows has then
 /// shown a whole one. A refusal after it takes its whole share away.
@@ -88,14 +88,14 @@ const COUNTED_ROW: f64 = 3.0;
 const ROUNDED_UP_US: f64 = 500_000.0;
 
 /// The part of a period over which recent successes are counted, up to twice that.
-const LATELY: f64 = 0.25;
+const RECENT_PART: f64 = 0.25;
 
 /// The limit of the curve above w, as a multiple of what succeeds.
-const AHEAD: f64 = 1.25;
+const AHEAD_OF_SUCCESS: f64 = 1.25;
 
 /// The limit of the curve, as a multiple of what succeeds or of w, if jobs waited for the rate
 /// lately, because our own slots may have kept them from using it.
-const WANTED_AHEAD: f64 = 2.0;
+const AHEAD_WHILE_WANTED: f64 = 2.0;
 
 /// The shortest time in which the rate returns to w, in seconds.
 const PERIOD_S: f64 = 20.0;
@@ -337,9 +337,9 @@ impl Learned {
         };
         let tried = tried.number();
         // A guess doubles while it is counted, and is refused somewhere on the way.
-        let (share, found) = match self.cut == GUESS {
-            true => (GUESS_LIMITED_SHARE, GUESS_FOUND),
-            false => (RATE_LIMITED_SHARE, FOUND),
+        let (share, found) = match self.cut == GUESS_CUT {
+            true => (GUESS_LIMITED_SHARE, GUESS_FOUND_SHARE),
+            false => (RATE_LIMITED_SHARE, RATE_FOUND_SHARE),
         };
         let span = refusal.at - self.lately_from;
         let is_near = self.settle > 0.0
@@ -385,7 +385,7 @@ impl Learned {
         if self.is_row() {
             return ROW_CUT;
         }
-        if self.cut == GUESS {
+        if self.cut == GUESS_CUT {
             return CUT;
         }
         let span = now - self.lately_from;
@@ -405,7 +405,7 @@ impl Learned {
             () if is_near || is_same || (self.is_row() && self.has_known_rate()) => CUT,
             // The key's own rate is not a guess.
             () if before == 0.0 && self.done == 0.0 => CUT,
-            () => GUESS,
+            () => GUESS_CUT,
         }
     }
 
@@ -416,7 +416,7 @@ impl Learned {
         match () {
             () if counted >= COUNTED_US && self.done >= COUNTED_TOKENS => NEAR_CUT,
             () if self.strikes >= COUNTED_ROW => CUT,
-            () => GUESS,
+            () => GUESS_CUT,
         }
     }
 
@@ -428,7 +428,7 @@ impl Learned {
         }
         if succeeded > 0.0 {
             if self.strikes > 0.0 {
-                if self.cut == GUESS {
+                if self.cut == GUESS_CUT {
                     self.cut = self.row_cut();
                 }
                 (self.done, self.since) = (0.0, self.grows_from);
@@ -442,7 +442,7 @@ impl Learned {
             }
             self.lately += tokens;
             let span = now - self.lately_from;
-            if span > 2e6 * LATELY * self.period_s() {
+            if span > 2e6 * RECENT_PART * self.period_s() {
                 self.lately /= 2.0;
                 self.lately_from = now - span / 2.0;
             }
@@ -485,7 +485,7 @@ impl Learned {
         }
         let period = self.period_s();
         let age = ((now - self.grows_from) / 1e6).max(0.0);
-        let grown = if self.cut == GUESS {
+        let grown = if self.cut == GUESS_CUT {
             let doubling = DOUBLING_S.max(DOUBLING_TOKENS / self.settle);
             self.settle * 2.0_f64.powf((age / doubling).min(MAX_DOUBLINGS_OF_GUESS))
         } else {
@@ -503,11 +503,11 @@ impl Learned {
         } else {
             0.0
         };
-        let is_wanted = (now - self.wanted_at).abs() < LATELY * period * 1e6;
+        let is_wanted = (now - self.wanted_at).abs() < RECENT_PART * period * 1e6;
         let most = if is_wanted {
-            WANTED_AHEAD * self.settle.max(succeeds)
+            AHEAD_WHILE_WANTED * self.settle.max(succeeds)
         } else {
-            self.settle.max(AHEAD * succeeds)
+            self.settle.max(AHEAD_OF_SUCCESS * succeeds)
         };
         RateLimit::new(grown.min(most))
     }
@@ -528,7 +528,7 @@ impl Learned {
 
     /// Returns true if a rate is learned and no guess.
     pub fn has_known_rate(&self) -> bool {
-        self.settle > 0.0 && self.cut != GUESS
+        self.settle > 0.0 && self.cut != GUESS_CUT
     }
 
     /// Returns the strikes before a refusal at `now`; jobs that were under way together count once.

@@ -37,7 +37,7 @@ fn a_guess_doubles_until_it_is_refused_and_is_then_near_what_was_tried() {
     let mut learned = Learned::new(0.0);
     learned.answered(1.0, 1.0, 0.0, false, S / 100.0);
     learned.refuse(backed_off(S / 100.0, 1.01 * S), RateLimit::Unlimited, true);
-    assert_eq!(learned.cut, GUESS);
+    assert_eq!(learned.cut, GUESS_CUT);
     let first = learned.settle;
     let mut now = learned.grows_from;
     let began = now;
@@ -77,7 +77,7 @@ fn refusals_in_a_row_count_what_the_server_allowed_in_all_that_time() {
     }
 
     assert!((4.0..=6.5).contains(&learned.settle), "{}", learned.settle);
-    assert_eq!(learned.cut, GUESS, "the row goes on");
+    assert_eq!(learned.cut, GUESS_CUT, "the row goes on");
 
     learned.answered(1.0, 1.0, 0.0, false, learned.grows_from);
 

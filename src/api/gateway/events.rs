@@ -35,7 +35,7 @@ use crate::gateway::reading::MissedPage;
 use crate::gateway::server_frame;
 
 /// The time after which clients reconnect.
-const RETRY: Duration = Duration::from_secs(1);
+const RECONNECT_DELAY: Duration = Duration::from_secs(1);
 
 /// The longest id of an event, in bytes.
 const ID_BYTES: usize = 64;
@@ -225,7 +225,7 @@ impl ChannelReader {
         let answer = server_frame::subscribed(&self.channel, point.as_ref(), None);
         // A client that is cut off before the first message resumes here.
         let id = point.map(|point| id_of(point.position.epoch, point.after()));
-        let first = event("subscribed", id.as_deref(), &answer).retry(RETRY);
+        let first = event("subscribed", id.as_deref(), &answer).retry(RECONNECT_DELAY);
         self.ready.push_back(first);
         Ok(self)
     }

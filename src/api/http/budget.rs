@@ -12,12 +12,12 @@ use axum::response::Response;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// The whole budget, in bytes: two of the largest batches, and room for everything else.
-const ALL: usize = 384 * 1024 * 1024;
+const BUDGET_BYTES: usize = 384 * 1024 * 1024;
 
 /// The fewest bytes taken from the semaphore at a time, so that it is not asked for each value.
 const PIECE: usize = 64 * 1024;
 
-static LEFT: Semaphore = Semaphore::const_new(ALL);
+static LEFT: Semaphore = Semaphore::const_new(BUDGET_BYTES);
 
 tokio::task_local! {
     static HELD: RefCell<BudgetPermit>;

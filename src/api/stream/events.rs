@@ -26,7 +26,7 @@ use crate::api::tenants::{Foreign, NAME_BYTES_MAX, only};
 use crate::jobs::Queue;
 
 /// The time after which browsers reconnect.
-const RETRY: Duration = Duration::from_secs(1);
+const RECONNECT_DELAY: Duration = Duration::from_secs(1);
 
 /// Streams live events: `history` once, then `tick` each second, `decision`, `failure` and `audit`.
 /// A tenant gets the ticks of its own throttles, the failures of its own jobs and the changes by
@@ -147,7 +147,7 @@ fn with_permissions(history: StreamEvent, caller: &Caller) -> StreamEvent {
 fn sent(event: &StreamEvent) -> sse::Event {
     let sent = sse::Event::default().event(event.name).data(&*event.data);
     let sent = if event.name == "history" {
-        sent.retry(RETRY)
+        sent.retry(RECONNECT_DELAY)
     } else {
         sent
     };

@@ -20,7 +20,7 @@ pub const RANGES: [(&str, u32, u32); 3] =
     [("1h", 3600, 15), ("6h", 21_600, 60), ("24h", 86_400, 300)];
 
 /// The longest wait for Prometheus.
-const WITHIN: Duration = Duration::from_secs(10);
+const PROMETHEUS_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The shortest span of a rate, in seconds: several scrapes.
 const SPAN_MIN_S: u32 = 60;
@@ -142,7 +142,7 @@ pub async fn show_throttle_history(
         &SERIES[..]
     };
     let read = read(&state.prometheus, wanted, &selected, range_s, step_s);
-    let (points, problem) = match tokio::time::timeout(WITHIN, read).await {
+    let (points, problem) = match tokio::time::timeout(PROMETHEUS_TIMEOUT, read).await {
         Ok(Ok(points)) => (points, None),
         Ok(Err(error)) => (Vec::new(), Some(error.to_string())),
         Err(_) => (

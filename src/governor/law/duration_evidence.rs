@@ -23,9 +23,9 @@ use crate::governor::observation::{AHEAD_S, SignalSample};
 use crate::governor::policy::{Policy, SignalKind, SignalPolicy, SignalSource};
 
 /// The score at which durations count as informative or as uninformative: odds of fifty to one.
-const DECIDES: f64 = 4.0;
+const SCORE_DECIDES: f64 = 4.0;
 /// The largest score, so that a plant that changes its nature is found out within minutes.
-const MOST: f64 = 6.0;
+const SCORE_MAX: f64 = 6.0;
 /// The time over which old evidence fades, in seconds.
 const FADE_S: f64 = 3600.0;
 /// The age at which stretches of work are dropped, in seconds: no older samples arrive.
@@ -166,8 +166,8 @@ impl DurationEvidence {
         let names = |name: &String| policy.signals.iter().any(|about| about.name == *name);
         self.trials.retain(|name, _| names(name));
         let verdict = match self.score {
-            score if score >= DECIDES => Verdict::Informative,
-            score if score <= -DECIDES => Verdict::Uninformative,
+            score if score >= SCORE_DECIDES => Verdict::Informative,
+            score if score <= -SCORE_DECIDES => Verdict::Uninformative,
             _ => self.verdict,
         };
         if verdict != self.verdict {
@@ -237,7 +237,7 @@ impl DurationEvidence {
                 2.5 * (q / 4.0).ln_1p()
             };
             let gain = missed(by_jobs.0) - missed(by_work.0);
-            self.score = clamp_finite(self.score + gain, -MOST, MOST);
+            self.score = clamp_finite(self.score + gain, -SCORE_MAX, SCORE_MAX);
         }
         let span_s = dt_s.min(SPAN_MAX_S);
         trial.by_work.update(z, work, span_s);

@@ -18,9 +18,9 @@ const KNEE: f64 = 0.6;
 /// The share of the gain that remains at zero error.
 const KNEE_MIN: f64 = 0.2;
 /// The factor by which a persistent error counts more against the knee.
-const PERSIST: f64 = 2.5;
+const PERSISTENT_WEIGHT: f64 = 2.5;
 /// The averaging time of a persistent error, in seconds.
-const PERSIST_S: f64 = 180.0;
+const PERSISTENT_S: f64 = 180.0;
 /// The lower bound of our share of the load, by which the gain is divided, above the setpoint.
 pub(crate) const SHARE_OVER: f64 = 0.5;
 /// The lower bound of our share of the load, by which the gain is divided, below the setpoint.
@@ -34,9 +34,9 @@ const COMPLAINTS_GAIN: f64 = 0.05;
 pub(crate) const LAG_MAX_MIN: f64 = 2.5;
 
 /// The time in which the rate follows a model upwards, in times of the way down.
-const RISE: f64 = 2.0;
+const MODEL_RISE: f64 = 2.0;
 /// The gain at which the rate follows a model in `integral_min_s`.
-const GAIN: f64 = 1.6;
+const MODEL_GAIN: f64 = 1.6;
 /// The mean overload that refutes a model which would raise the rate, in setpoints.
 const REFUTED_OVER: f64 = 0.05;
 /// The mean of unused room that refutes a model which would lower the rate, in setpoints.
@@ -44,7 +44,7 @@ const REFUTED_UNDER: f64 = 0.15;
 /// The mean error that refutes a model however noisy the load is, in setpoints.
 const REFUTED_MOST: f64 = 0.5;
 /// The largest distance from the model's rate that counts, in nats.
-const STEP_MAX: f64 = 1.5;
+const MODEL_STEP_MAX: f64 = 1.5;
 
 /// The state of the PID controller of one signal.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -115,7 +115,7 @@ impl PidController {
         e: f64,
     ) -> Ask {
         let law = context.law;
-        self.ebar = ewma::toward(self.ebar, e, dt, PERSIST_S);
+        self.ebar = ewma::toward(self.ebar, e, dt, PERSISTENT_S);
         self.model.settle(dt);
         let (y, e) = self.schedule(front, context, applied);
         let td_s = law.derivative_s * (front.lag_s.max(law.integral_min_s) / 60.0).min(1.0);
@@ -203,7 +203,7 @@ impl PidController {
     fn is_refuted(&self, step: f64, front: &LagFilter) -> bool {
         let published = self.model.noise(front.gap_s).map_or(0.0, |noise| noise.0);
         let apart_s = front.gap_s.max(2.0 * front.tau_s);
-        let noise = 2.0 * (published * apart_s / (2.0 * PERSIST_S)).sqrt();
+        let noise = 2.0 * (published * apart_s / (2.0 * PERSISTENT_S)).sqrt();
         let beyond = |least: f64| clamp_finite(noise, least, REFUTED_MOST);
         if step > 0.0 {
             self.ebar < -beyond(REFUTED_OVER)
@@ -309,7 +309,11 @@ impl PidController {
             _ if e > 0.0 => 1.0 / clamp_finite(self.observer.share(v, 2.0), SHARE_UNDER, 1.0),
             _ => 1.0 / clamp_finite(self.observer.share(v, 0.0), SHARE_OVER, 1.0),
         };
-        kc *= clamp_finite(e.abs().max(PERSIST * self.ebar.abs()) / KNEE, KNEE_MIN, 1.0);
+        kc *= clamp_finite(
+            e.abs().max(PERSISTENT_WEIGHT * self.ebar.abs()) / KNEE,
+            KNEE_MIN,
+            1.0,
+        );
         (self.xp, self.kc, self.ti_s) = (Some(xp), kc, lag);
         (y, e)
     }
@@ -320,8 +324,9 @@ impl PidController {
 /// The model has already averaged the noise, so the way is short: twice the shortest integral time
 /// upwards and half of that downwards, because overload costs more than lost room.
 fn toward_room(applied: f64, room: f64, law: &ControllerTuning, dt: f64) -> f64 {
-    let step = clamp_finite(room - applied, -STEP_MAX, STEP_MAX);
-    let over_s = law.integral_min_s * GAIN / law.gain * if step > 0.0 { RISE } else { 1.0 };
+    let step = clamp_finite(room - applied, -MODEL_STEP_MAX, MODEL_STEP_MAX);
+    let over_s =
+        law.integral_min_s * MODEL_GAIN / law.gain * if step > 0.0 { MODEL_RISE } else { 1.0 };
     ewma::smooth(applied, applied + step, dt, over_s)
 }
 

@@ -11,7 +11,7 @@ pub(super) const RELEASE: &str = "
 select released, lanes, cancelled_jobs, looked, waiting, more from flyball.release_waiting($1)";
 
 /// The time after which the rest is left to the next call.
-const LONGEST: Duration = Duration::from_secs(5);
+const STEPS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The result of a check of jobs that wait for others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,7 +43,7 @@ impl Queue {
         let mut released = ReleasedJobs::default();
         let mut look = ended.to_vec();
         let mut has_swept = !sweeps;
-        while begun.elapsed() < LONGEST {
+        while begun.elapsed() < STEPS_TIMEOUT {
             if !look.is_empty() {
                 look = self.release_some(&mut released, Some(&look)).await?;
             } else if !has_swept {

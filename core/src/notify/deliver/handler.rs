@@ -25,9 +25,9 @@ use crate::recipient::gates::MessagePlan;
 use crate::recipient::postgres::{ClaimKey, GateVerdict};
 
 /// The share of a job's timeout that is reserved for writes after its requests, up to
-/// [`MAX_WRITE_RESERVE`].
-const WRITING: f64 = 0.2;
-const MAX_WRITE_RESERVE: Duration = Duration::from_secs(2);
+/// [`WRITE_RESERVE_MAX`].
+const WRITE_RESERVE_SHARE: f64 = 0.2;
+const WRITE_RESERVE_MAX: Duration = Duration::from_secs(2);
 
 /// Wait of a message whose batch was paused after the message had been claimed.
 const PAUSED_WAIT: Duration = Duration::from_secs(5);
@@ -36,7 +36,7 @@ const PAUSED_WAIT: Duration = Duration::from_secs(5);
 ///
 /// Each account's answer has a timeout of its own; this one is for a driver that hangs
 /// nevertheless.
-const TIMEOUT: Duration = Duration::from_secs(600);
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// The handler of the kind `notification`.
 pub struct NotificationHandler {
@@ -77,8 +77,9 @@ impl NotificationHandler {
         job: &Job,
         context: &Context,
     ) -> Result<Outcome, Outcome> {
-        let limit = job.timeout.unwrap_or(TIMEOUT);
-        let until = Instant::now() + limit - limit.mul_f64(WRITING).min(MAX_WRITE_RESERVE);
+        let limit = job.timeout.unwrap_or(ATTEMPT_TIMEOUT);
+        let until =
+            Instant::now() + limit - limit.mul_f64(WRITE_RESERVE_SHARE).min(WRITE_RESERVE_MAX);
         let dead = |error: String| Outcome::Dead { error };
         let services = self
             .services
@@ -469,6 +470,6 @@ impl Handler for NotificationHandler {
     }
 
     fn timeout(&self) -> Option<Duration> {
-        Some(TIMEOUT)
+        Some(ATTEMPT_TIMEOUT)
     }
 }

@@ -22,7 +22,7 @@ pub use super::envelope::check_settings;
 const MAX_CERTIFICATES: usize = 32;
 
 /// The timeout for fetching a certificate or confirming a subscription.
-const TIMEOUT: Duration = Duration::from_secs(10);
+const SNS_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The time during which a bad certificate is not fetched again, in seconds.
 const BAD_S: i64 = 60;
@@ -249,7 +249,7 @@ async fn get(http: &Http, url: &str) -> Result<HttpAnswer, RejectedWebhook> {
         url: url.to_owned(),
         headers: Vec::new(),
         body: String::new(),
-        timeout: TIMEOUT,
+        timeout: SNS_TIMEOUT,
     };
     match http.send(call, &CancellationToken::new()).await {
         Ok(answer) if (200..300).contains(&answer.status) => Ok(answer),

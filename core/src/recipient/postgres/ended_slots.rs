@@ -12,7 +12,7 @@ use crate::postgres::{Db, Transaction};
 use crate::recipient::rules::RecipientRules;
 
 /// The plans of one step.
-const PAGE: i64 = 10_000;
+const PLANS_PER_STEP: i64 = 10_000;
 
 // Laterals with a limit are one probe of an index each. A message that may have been sent keeps its
 // slots: a provider accepted it or did not answer, or its worker died. A job that completed was
@@ -92,7 +92,7 @@ pub async fn return_ended(
     let row = query(ENDED_SLOTS)
         .bind(after)
         .bind(rules.longest_cap_s() as f64)
-        .bind(PAGE)
+        .bind(PLANS_PER_STEP)
         .fetch_one(&mut transaction)
         .await?;
     let ended: Vec<i64> = row.try_get("ended")?;
@@ -102,7 +102,7 @@ pub async fn return_ended(
     transaction.commit().await?;
     Ok(ReturnedSlots {
         messages: ended.len(),
-        next: last.filter(|_| walked >= PAGE),
+        next: last.filter(|_| walked >= PLANS_PER_STEP),
     })
 }
 

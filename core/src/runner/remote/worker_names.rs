@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 /// The new names that a tenant may bring at once.
-const BURST: u32 = 1000;
+const NEW_NAMES_AT_ONCE: u32 = 1000;
 
 /// The time after which it may bring another one.
-const EVERY: Duration = Duration::from_secs(1);
+const NEW_NAME_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The names that workers of tenants have in this process.
 #[derive(Debug, Default)]
@@ -48,10 +48,10 @@ impl WorkerNames {
                 names: HashMap::new(),
             });
         let free_at = own.free_at.max(now);
-        if free_at - now > EVERY * (BURST - 1) {
+        if free_at - now > NEW_NAME_INTERVAL * (NEW_NAMES_AT_ONCE - 1) {
             return false;
         }
-        own.free_at = free_at + EVERY;
+        own.free_at = free_at + NEW_NAME_INTERVAL;
         own.names.insert(worker.to_owned(), until);
         true
     }
@@ -74,7 +74,7 @@ mod tests {
         let mut names = WorkerNames::default();
         let begin = Instant::now();
         let after = |seconds: u64| begin + Duration::from_secs(seconds);
-        for n in 0..BURST {
+        for n in 0..NEW_NAMES_AT_ONCE {
             assert!(names.admit("acme", &format!("w{n}"), begin, after(60)));
         }
         assert!(!names.admit("acme", "one more", begin, after(60)));

@@ -21,7 +21,7 @@ const READ_AGAIN: Duration = Duration::from_secs(30);
 const KEYS_AGE_MAX: Duration = Duration::from_secs(600);
 
 /// The longest wait for the issuer.
-const TIMEOUT: Duration = Duration::from_secs(5);
+const ISSUER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The place of the keys.
 #[derive(Clone)]
@@ -169,13 +169,13 @@ async fn fetch(source: &JwksSource) -> Result<KeySet, JwksError> {
                 url: url.clone(),
                 headers: vec![("accept".to_owned(), "application/json".to_owned())],
                 body: String::new(),
-                timeout: TIMEOUT,
+                timeout: ISSUER_TIMEOUT,
             };
             // The client's own bound ends with the head of the answer.
             let stop = CancellationToken::new();
-            let answer = tokio::time::timeout(TIMEOUT, http.send(call, &stop)).await;
+            let answer = tokio::time::timeout(ISSUER_TIMEOUT, http.send(call, &stop)).await;
             let answer = answer
-                .map_err(|_| refused(format!("no answer within {} s", TIMEOUT.as_secs())))?
+                .map_err(|_| refused(format!("no answer within {} s", ISSUER_TIMEOUT.as_secs())))?
                 .map_err(|error| refused(error.to_string()))?;
             if answer.status != 200 {
                 return Err(refused(format!("answered {}", answer.status)));
