@@ -181,7 +181,7 @@ pub fn view_of(pools: &[AccountPool], name: &str) -> Option<Arc<PoolView>> {
 }
 
 /// Adds the limits of a pool's accounts to a sentence, if there are any.
-pub fn tell_limits(sentence: &mut String, pool: &PoolView, names: bool) {
+pub fn add_limits(sentence: &mut String, pool: &PoolView, names: bool) {
     if let Some(limits) = pool.limits(names) {
         sentence.push_str("; ");
         sentence.push_str(&limits);
@@ -203,7 +203,7 @@ mod tests {
         };
         let told = |pool: &PoolView| {
             let mut sentence = "it waits".to_owned();
-            tell_limits(&mut sentence, pool, false);
+            add_limits(&mut sentence, pool, false);
             sentence
         };
         assert_eq!(told(&pool), "it waits");

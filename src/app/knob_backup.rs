@@ -259,7 +259,7 @@ impl BackupRound<'_> {
             (None, None) => Ok(Ok(None)),
             (None, Some(fields)) => self.restore_missing(name, fields).await,
             (Some(written), Some(fields))
-                if is_behind(&written.fields, fields) || is_made_anew(&written.fields, fields) =>
+                if is_behind(&written.fields, fields) || is_made_again(&written.fields, fields) =>
             {
                 self.restore_older(name, written).await
             }
@@ -306,7 +306,7 @@ impl BackupRound<'_> {
         };
         let what = if is_behind(&written.fields, fields) {
             OLDER
-        } else if is_made_anew(&written.fields, fields) {
+        } else if is_made_again(&written.fields, fields) {
             match self.store.is_kept(name).await {
                 Ok(false) => ANEW,
                 // The throttle was deleted before it was made.
@@ -384,7 +384,7 @@ fn is_behind(stands: &BTreeMap<String, String>, recorded: &BTreeMap<String, Stri
 
 /// Returns true if a throttle was made by itself after its knobs were recorded, as on first use in
 /// a Redis that was emptied: the knobs of which it was made must not replace those that people set.
-fn is_made_anew(stands: &BTreeMap<String, String>, recorded: &BTreeMap<String, String>) -> bool {
+fn is_made_again(stands: &BTreeMap<String, String>, recorded: &BTreeMap<String, String>) -> bool {
     let text = |field: &str| stands.get(field).map_or("", String::as_str);
     let is_own = text("by") == AUTHOR || stands.contains_key(MADE_FROM);
     number(stands, "seq") == Some(1)
@@ -534,9 +534,9 @@ mod tests {
             all
         };
         let (own, caller) = ([("by", "flyball")], [(MADE_FROM, "caller")]);
-        assert!(is_made_anew(&made("1", "9500", &own), &recorded));
-        assert!(is_made_anew(&made("1", "9500", &caller), &recorded));
-        assert!(is_made_anew(&made("1", "9500", &caller), &by_hand));
+        assert!(is_made_again(&made("1", "9500", &own), &recorded));
+        assert!(is_made_again(&made("1", "9500", &caller), &recorded));
+        assert!(is_made_again(&made("1", "9500", &caller), &by_hand));
         for stands in [
             made("1", "9000", &caller),
             made("2", "9500", &caller),
@@ -548,7 +548,7 @@ mod tests {
             ),
             by_hand.clone(),
         ] {
-            assert!(!is_made_anew(&stands, &recorded), "{stands:?}");
+            assert!(!is_made_again(&stands, &recorded), "{stands:?}");
         }
     }
 

@@ -159,7 +159,7 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) if is_json && error.use_stderr() => {
             let message = exit::message_of_usage(&error.to_string());
-            tell_json(&message, exit::WRONG_USAGE);
+            print_json_error(&message, exit::WRONG_USAGE);
             return ExitCode::from(exit::WRONG_USAGE);
         }
         Err(error) => error.exit(),
@@ -169,7 +169,7 @@ pub fn main() -> ExitCode {
         Err(error) => {
             let message = exit::message(&error);
             if is_json {
-                tell_json(&message, exit::number_of(&error));
+                print_json_error(&message, exit::number_of(&error));
             } else {
                 eprintln!("flyball: {message}");
             }
@@ -179,7 +179,7 @@ pub fn main() -> ExitCode {
 }
 
 /// Prints an error for a program.
-fn tell_json(message: &str, exit_code: u8) {
+fn print_json_error(message: &str, exit_code: u8) {
     let body = serde_json::json!({ "error": { "message": message, "exit_code": exit_code } });
     eprintln!("{body}");
 }

@@ -37,7 +37,7 @@ pub(super) struct SuppressionAddress {
 #[derive(clap::Args)]
 pub(super) struct SuppressArgs {
     #[command(flatten)]
-    whom: SuppressionAddress,
+    address: SuppressionAddress,
     /// Reason that is shown with messages that are not sent, and in the audit log
     #[arg(long, default_value = "", conflicts_with = "why")]
     reason: String,
@@ -48,7 +48,7 @@ pub(super) struct SuppressArgs {
 #[derive(clap::Args)]
 pub(super) struct UnsuppressArgs {
     #[command(flatten)]
-    whom: SuppressionAddress,
+    address: SuppressionAddress,
     #[command(flatten)]
     signed: AuditArgs,
 }
@@ -56,7 +56,7 @@ pub(super) struct UnsuppressArgs {
 #[derive(clap::Args)]
 pub(super) struct SuppressionCheck {
     #[command(flatten)]
-    whom: SuppressionAddress,
+    address: SuppressionAddress,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -87,41 +87,41 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
     // A recipient that is none is refused without a database.
     match command {
         Command::Add(args) => {
-            let whom = parsed(&args.whom)?;
+            let address = parsed(&args.address)?;
             let mut signed = args.signed.signature();
             if !args.reason.is_empty() {
                 signed.why.clone_from(&args.reason);
             }
             let changed = deliveries(&settings)
                 .await?
-                .suppress(&whom, &signed)
+                .suppress(&address, &signed)
                 .await?;
             let change = match changed {
                 true => "is suppressed",
                 false => "was suppressed already",
             };
-            report(&args.signed, &whom, true, changed, change)?;
+            report(&args.signed, &address, true, changed, change)?;
         }
         Command::Remove(args) => {
-            let whom = parsed(&args.whom)?;
+            let address = parsed(&args.address)?;
             let signed = args.signed.signature();
             let changed = deliveries(&settings)
                 .await?
-                .unsuppress(&whom, &signed)
+                .unsuppress(&address, &signed)
                 .await?;
             let change = match changed {
                 true => "may get messages again",
                 false => "was not suppressed",
             };
-            report(&args.signed, &whom, false, changed, change)?;
+            report(&args.signed, &address, false, changed, change)?;
         }
         Command::Check(args) => {
-            let whom = parsed(&args.whom)?;
-            let found = deliveries(&settings).await?.suppression(&whom).await?;
+            let address = parsed(&args.address)?;
+            let found = deliveries(&settings).await?.suppression(&address).await?;
             if args.json {
                 output::json(&json!({ "suppressed": found.is_some(), "suppression": found }))?;
             } else {
-                let (channel, shown) = (whom.channel().as_str(), whom.masked());
+                let (channel, shown) = (address.channel().as_str(), address.masked());
                 match found {
                     Some(one) => say!(
                         "{channel} {shown} is suppressed since {:.0}: {}",
@@ -186,7 +186,7 @@ fn reason(one: &Suppression) -> String {
 
 fn report(
     signed: &AuditArgs,
-    whom: &Recipient,
+    address: &Recipient,
     suppressed: bool,
     changed: bool,
     change: &str,
@@ -194,12 +194,16 @@ fn report(
     if signed.json {
         return output::json(&json!({ "suppressed": suppressed, "changed": changed }));
     }
-    say!("{} {} {change}", whom.channel().as_str(), whom.masked());
+    say!(
+        "{} {} {change}",
+        address.channel().as_str(),
+        address.masked()
+    );
     Ok(())
 }
 
-fn parsed(whom: &SuppressionAddress) -> anyhow::Result<Recipient> {
-    let read = Recipient::parse(whom.channel, &whom.recipient);
+fn parsed(address: &SuppressionAddress) -> anyhow::Result<Recipient> {
+    let read = Recipient::parse(address.channel, &address.recipient);
     Ok(read.map_err(|message| {
         CliError::Refused(format!("recipient: {message}; nothing was changed"))
     })?)

@@ -9,7 +9,7 @@ use super::exit::{self, CliError};
 use super::output::say;
 use super::{connect, output};
 use crate::admission;
-use crate::api::{tell_limits, waits_at_pool};
+use crate::api::{add_limits, waits_at_pool};
 use crate::app;
 use crate::config::Settings;
 use crate::jobs::{Kinds, Queue};
@@ -109,19 +109,19 @@ async fn message(
     };
     // The gates explain without Redis as well.
     if let Some(pause) = pause {
-        crate::api::tell_pause(&mut explained, &pause);
+        crate::api::add_pause(&mut explained, &pause);
     } else if explained.state == "queued"
         && let Ok(throttles) = connect::throttles(settings).await
     {
         if let Some(waiting) = admission::waiting(queue, &*throttles, id).await? {
-            crate::api::tell_admission(&mut explained, &waiting);
+            crate::api::add_admission(&mut explained, &waiting);
         } else if let Some(detail) = queue.get(id).await? {
             let kinds = app::built_in_kinds(settings, None)?;
             let stores = (queue, &*throttles, &kinds);
-            crate::api::tell_wait(&mut explained, stores, &detail, true).await;
+            crate::api::add_wait_of_job(&mut explained, stores, &detail, true).await;
         }
     }
-    tell_accounts(queue, settings, &mut explained).await;
+    add_accounts(queue, settings, &mut explained).await;
     if json {
         output::json(&explained)?;
     } else {
@@ -144,7 +144,7 @@ async fn job(
         && detail.summary.kind == KIND
         && let Some(pool) = super::pool::seen(settings, &detail.summary.throttle).await
     {
-        tell_limits(&mut waits.reason, &pool, true);
+        add_limits(&mut waits.reason, &pool, true);
     }
     if json {
         return output::json(
@@ -167,11 +167,11 @@ async fn job(
 }
 
 /// Adds the limits of its pool's accounts to the explanation of a message that waits there.
-async fn tell_accounts(queue: &Queue, settings: &Settings, explained: &mut MessageExplanation) {
+async fn add_accounts(queue: &Queue, settings: &Settings, explained: &mut MessageExplanation) {
     if waits_at_pool(explained)
         && let Ok(Some(message)) = Deliveries::new(&queue.pool).find(explained.id, None).await
         && let Some(pool) = super::pool::seen(settings, &message.pool).await
     {
-        tell_limits(&mut explained.sentence, &pool, true);
+        add_limits(&mut explained.sentence, &pool, true);
     }
 }

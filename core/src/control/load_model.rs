@@ -39,7 +39,7 @@ const PRIOR_DEVIATION: f64 = 1.1;
 const INITIAL_VARIANCE: f64 = 0.0125;
 /// The smallest variance of a published average at the setpoint that is learned.
 const NOISE_MIN: f64 = 1e-5;
-/// The variance of a published average about any forecast: no plant is foretold better than within
+/// The variance of a published average about any forecast: no plant is forecast better than within
 /// 2 % of the setpoint.
 ///
 /// Without it a load that stands still would have the slowest average that is tried: that one

@@ -426,7 +426,7 @@ impl Hub {
 
     /// Tells the readers of a channel that a message is missing, so that they load its state again;
     /// returns their number.
-    pub fn tell_gap(&self, tenant: &str, channel: &ChannelName) -> usize {
+    pub fn report_gap(&self, tenant: &str, channel: &ChannelName) -> usize {
         let key = (Arc::from(tenant), channel.clone());
         let part = self.part(&key).lock();
         let Some(peers) = part.get(&key) else {

@@ -150,8 +150,8 @@ fn the_readers_of_an_inbox_alone_are_told_that_it_is_gone() {
         subscribed(&hub, "a", "ada"),
     ];
     assert_eq!(hub.inboxes().len(), 3);
-    assert_eq!(hub.tell_gap("a", &ChannelName::of_inbox("ada")), 1);
-    assert_eq!(hub.tell_gap("c", &ChannelName::of_inbox("ada")), 0);
+    assert_eq!(hub.report_gap("a", &ChannelName::of_inbox("ada")), 1);
+    assert_eq!(hub.report_gap("c", &ChannelName::of_inbox("ada")), 0);
     assert_eq!(waiting(&own), 1);
     assert!(others.iter().all(|peer| waiting(peer) == 0));
 }

@@ -56,7 +56,7 @@ impl Gateway {
 
     /// Tells the connections that read erased inboxes to list them again. Nothing is published,
     /// because that would keep the name of the recipient.
-    pub(super) async fn tell_erased(&self) -> Result<(), Error> {
+    pub(super) async fn report_erased(&self) -> Result<(), Error> {
         let marks = std::mem::take(&mut *self.erased.lock());
         if marks.is_empty() {
             return Ok(());
@@ -70,7 +70,7 @@ impl Gateway {
         // Postgres tells of them once.
         for (tenant, recipient) in gone.inspect_err(|_| self.erased.lock().extend(marks))? {
             self.hub
-                .tell_gap(&tenant, &ChannelName::of_inbox(&recipient));
+                .report_gap(&tenant, &ChannelName::of_inbox(&recipient));
         }
         Ok(())
     }

@@ -422,7 +422,7 @@ impl Gateway {
             || {
                 let gateway = self.clone();
                 async move {
-                    let told = gateway.tell_erased().await;
+                    let told = gateway.report_erased().await;
                     gateway.warn_tenants().await?;
                     told
                 }

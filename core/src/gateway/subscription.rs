@@ -134,7 +134,7 @@ impl Subscription {
         };
         // A client that resumes knows that messages are missing.
         self.is_reported = true;
-        self.tell_when_live();
+        self.report_when_live();
     }
 
     /// Notes the delivery of a message, if none waits for its acknowledgement.
@@ -155,7 +155,7 @@ impl Subscription {
         Some(now.saturating_duration_since(at))
     }
 
-    fn tell_when_live(&mut self) {
+    fn report_when_live(&mut self) {
         if matches!(self.place, ReadPlace::Live { .. }) {
             self.is_reported = false;
         }
@@ -173,7 +173,7 @@ impl Subscription {
                 false => ReadPlace::Behind { next, seen },
             };
         }
-        self.tell_when_live();
+        self.report_when_live();
     }
 
     /// Lets a reader read the history from its place on, and not return to live messages: what it

@@ -172,13 +172,13 @@ impl Inbox {
     }
 
     /// Marks messages of an inbox; those of other inboxes are left alone. Its devices are told
-    /// while fewer than `told_max` publications of the tenant wait.
+    /// while fewer than `waiting_max` publications of the tenant wait.
     pub async fn mark(
         &self,
         tenant: &str,
         recipient: &str,
         asked: &MarkRequest,
-        told_max: i64,
+        waiting_max: i64,
     ) -> Result<MarkedMessages, Error> {
         let (ids, up_to, time) = match &asked.target {
             MarkTarget::Ids(ids) => (Some(ids), None, None),
@@ -195,7 +195,7 @@ impl Inbox {
                 .bind(up_to)
                 .bind(time)
                 .bind(MARKED_MAX)
-                .bind(told_max)
+                .bind(waiting_max)
                 .fetch_one(&self.db)
                 .await
                 .map_err(mark_error)?;

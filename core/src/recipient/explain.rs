@@ -202,14 +202,14 @@ pub fn forecast(plan: &MessagePlan, at: Timestamp, is_of_digest: bool) -> GateFo
     GateForecast {
         at,
         is_of_digest,
-        sentence: foretold(plan),
+        sentence: forecast_sentence(plan),
         gates: steps(plan),
         goes_at: goes_at(plan, at),
     }
 }
 
 /// Returns a plan that is still to come as one sentence.
-fn foretold(plan: &MessagePlan) -> String {
+fn forecast_sentence(plan: &MessagePlan) -> String {
     match plan {
         MessagePlan::Ended { .. } => ended("ends", plan),
         plan => sentence(plan),

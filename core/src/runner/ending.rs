@@ -68,7 +68,15 @@ async fn judge(
                 error,
             },
             _,
-        ) => throttled(shared, job, lane_id, (scope, false), delay, (error, stop)).await,
+        ) => {
+            let refusal = JobRefusal {
+                scope,
+                is_overload: false,
+                delay,
+                error,
+            };
+            throttled(shared, job, lane_id, refusal, stop).await
+        }
         (
             Outcome::Overloaded {
                 scope,
@@ -76,7 +84,15 @@ async fn judge(
                 error,
             },
             _,
-        ) => throttled(shared, job, lane_id, (scope, true), delay, (error, stop)).await,
+        ) => {
+            let refusal = JobRefusal {
+                scope,
+                is_overload: true,
+                delay,
+                error,
+            };
+            throttled(shared, job, lane_id, refusal, stop).await
+        }
         // If the lease was lost, the fence refuses this ending. If it was not (Postgres came back
         // just in time), the job must not stay leased to a worker that no longer runs it.
         (Outcome::HandedBack, _) | (_, Some(StopReason::Draining | StopReason::Fenced)) => {
@@ -128,21 +144,32 @@ fn doubtful(error: &str) -> String {
     format!("ambiguous: {error}")
 }
 
+/// The refusal of a job by the server that it called.
+struct JobRefusal {
+    scope: Scope,
+    /// True if the server sheds load regardless of the caller.
+    is_overload: bool,
+    delay: Option<Duration>,
+    error: String,
+}
+
 /// Reports a refusal to the throttles, even while this worker stops, because it concerns other jobs
 /// as well; returns the ending of the refused job.
 async fn throttled(
     shared: &WorkerContext,
     job: &JobInfo,
     lane_id: i64,
-    whom: (Scope, bool),
-    delay: Option<Duration>,
-    (error, stop): (String, Option<StopReason>),
+    refusal: JobRefusal,
+    stop: Option<StopReason>,
 ) -> Ending {
-    let alone = refused(shared, job, whom, delay, &error).await;
+    let alone = refused(shared, job, &refusal).await;
     // From now on the throttles need the ends of the lane's other jobs.
     shared.answers.watch(lane_id, alone.is_none());
     match stop {
-        None => Ending::Throttled { alone, error },
+        None => Ending::Throttled {
+            alone,
+            error: refusal.error,
+        },
         Some(_) => Ending::HandedBack,
     }
 }
@@ -150,15 +177,9 @@ async fn throttled(
 /// Pauses all jobs that the refusal concerns, on every worker, or returns the wait of this job
 /// alone if its throttle asks for that. If the store is away, the next job merely receives the same
 /// answer.
-async fn refused(
-    shared: &WorkerContext,
-    job: &JobInfo,
-    (scope, is_overload): (Scope, bool),
-    delay: Option<Duration>,
-    why: &str,
-) -> Option<Duration> {
+async fn refused(shared: &WorkerContext, job: &JobInfo, refusal: &JobRefusal) -> Option<Duration> {
     let throttle = Name::new(job.throttle.clone()).ok()?;
-    let delay = delay.map(|delay| delay.min(MAX_PAUSE));
+    let delay = refusal.delay.map(|delay| delay.min(MAX_PAUSE));
     let report = job.attempt_report();
     let refused = UpstreamRefusal {
         key: if report.is_alone {
@@ -166,12 +187,12 @@ async fn refused(
         } else {
             job.key.as_str()
         },
-        scope,
-        is_overload,
+        scope: refusal.scope,
+        is_overload: refusal.is_overload,
         is_untrusted: report.is_untrusted,
         delay,
         jitter: rand::random(),
-        why,
+        why: &refusal.error,
     };
     for pause in [
         Duration::from_millis(20),

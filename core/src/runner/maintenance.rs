@@ -125,7 +125,7 @@ async fn look_and_promote(
         if due.newest_message != before {
             shared.config.due.channel_messages.notify_one();
         }
-        tell(shared, own, &due);
+        wake_loops(shared, own, &due);
         jobs |= due.jobs;
         if !jobs {
             // The sleep of the loop follows.
@@ -141,7 +141,7 @@ async fn look_and_promote(
     Ok(())
 }
 
-fn tell(shared: &WorkerContext, own: &OwnWork, due: &DueParts) {
+fn wake_loops(shared: &WorkerContext, own: &OwnWork, due: &DueParts) {
     let others = &shared.config.due;
     let loops = [
         (due.schedules, &others.schedules),

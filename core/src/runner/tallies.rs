@@ -82,11 +82,11 @@ impl Tallies {
                 tally.running > 0 || *answer == ReportState::Unreported
             });
         }
-        let untold = all
+        let unreported = all
             .values_mut()
             .filter(|(_, answer)| *answer == ReportState::Unreported)
             .take(MAX_TALLIES_REPORTED);
-        untold
+        unreported
             .map(|(tally, answer)| {
                 *answer = ReportState::Reported;
                 tally.clone()

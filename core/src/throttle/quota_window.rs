@@ -69,7 +69,7 @@ pub struct QuotaWindow {
     /// The first pace of the window, in tokens per second; below 0 for none.
     pub first: f64,
     /// The time of the last report.
-    pub told_at: f64,
+    pub reported_at: f64,
 }
 
 impl QuotaWindow {
@@ -82,7 +82,7 @@ impl QuotaWindow {
         from: 0.0,
         late: 0.0,
         first: -1.0,
-        told_at: 0.0,
+        reported_at: 0.0,
     };
 
     /// Records a report at `now`: `left` tokens are left for `reset_us` microseconds, of which at
@@ -96,7 +96,7 @@ impl QuotaWindow {
                 ends,
                 left,
                 from: now,
-                told_at: now,
+                reported_at: now,
                 ..Self::NONE
             };
             return;
@@ -126,7 +126,7 @@ impl QuotaWindow {
             self.first = if is_known { self.first } else { -1.0 };
             (self.from, self.most, self.left, self.ends) = (now, left, left, ends);
         }
-        self.told_at = now;
+        self.reported_at = now;
         self.pace = ((self.left + 0.5) * 1e6 / (self.end() - now).max(1000.0)).max(SLOWEST);
         if !is_same && left >= 1.0 {
             self.first = self.pace;
@@ -142,7 +142,7 @@ impl QuotaWindow {
             () if now >= self.ends => RateLimit::new(self.first),
             () if self.left >= 1.0 => RateLimit::new(self.pace),
             () if self.first > 0.0 && now >= self.end() => RateLimit::new(self.first),
-            () if (now - self.told_at).abs() < REST_US => RateLimit::Stopped,
+            () if (now - self.reported_at).abs() < REST_US => RateLimit::Stopped,
             () => RateLimit::PerSecond(SLOWEST),
         }
     }
@@ -154,12 +154,12 @@ impl QuotaWindow {
         } else {
             self.ends
         };
-        end.min(self.told_at + REST_US)
+        end.min(self.reported_at + REST_US)
     }
 
     /// Returns the assumed end of the window, unix microseconds.
     fn end(&self) -> f64 {
-        if self.ends - self.late > self.told_at {
+        if self.ends - self.late > self.reported_at {
             self.ends - self.late
         } else {
             self.ends

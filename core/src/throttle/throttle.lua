@@ -534,7 +534,7 @@ local function parse_learned(value)
   return {
     settle = n[1], grows_from = n[2], since = n[3], done = n[4], credit = n[5], at = n[6], strikes = n[7], refused = n[8],
     cut = n[9], lately = n[10], lately_from = n[11], wanted_at = n[12],
-    pace = n[13], ends = n[14], left = n[15], most = n[16], from = n[17], late = n[18], first = n[19], told_at = n[20], begun = n[21],
+    pace = n[13], ends = n[14], left = n[15], most = n[16], from = n[17], late = n[18], first = n[19], reported_at = n[20], begun = n[21],
     keep_to = n[22],
   }
 end
@@ -543,14 +543,14 @@ local function new_learned()
   return {
     settle = 0, grows_from = 0, since = now, done = 0, credit = -1, at = 0, strikes = 0, refused = 0,
     cut = CUT, lately = 0, lately_from = now, wanted_at = 0,
-    pace = 0, ends = 0, left = 0, most = -1, from = 0, late = 0, first = -1, told_at = 0, begun = 0,
+    pace = 0, ends = 0, left = 0, most = -1, from = 0, late = 0, first = -1, reported_at = 0, begun = 0,
   }
 end
 
 local function learned_text(l)
   local numbers = {
     l.settle, l.grows_from, l.since, l.done, l.credit, l.at, l.strikes, l.refused, l.cut, l.lately, l.lately_from, l.wanted_at,
-    l.pace, l.ends, l.left, l.most, l.from, l.late, l.first, l.told_at, l.begun, l.keep_to,
+    l.pace, l.ends, l.left, l.most, l.from, l.late, l.first, l.reported_at, l.begun, l.keep_to,
   }
   for i = 1, 22 do numbers[i] = text(numbers[i]) end
   return table.concat(numbers, ' ')
@@ -587,7 +587,7 @@ local function has_known_rate(l) return l.settle > 0 and l.cut ~= GUESS end
 
 -- Returns the assumed end of a window of a reported quota.
 local function believed_end(l)
-  if l.ends - l.late > l.told_at then return l.ends - l.late end
+  if l.ends - l.late > l.reported_at then return l.ends - l.late end
   return l.ends
 end
 
@@ -604,7 +604,7 @@ local function told(l, left, reset, most)
   local ends = now + math.min(reset, most)
   if reset % 1e6 ~= 0 or reset > ROUNDED or reset > most then
     l.pace, l.ends, l.left, l.most = math.max(left * 1e6 / reset, SLOWEST), ends, left, -1
-    l.from, l.late, l.first, l.told_at = now, 0, -1, now
+    l.from, l.late, l.first, l.reported_at = now, 0, -1, now
     return
   end
   local is_known = l.most >= 0 and now < holds_to(l)
@@ -628,7 +628,7 @@ local function told(l, left, reset, most)
     if is_known and l.late >= TOLD_LATE and earlier >= LEAST_EARLIER and earlier <= MOST_EARLIER then ends = ends - earlier end
     l.from, l.most, l.left, l.ends = now, left, left, ends
   end
-  l.told_at = now
+  l.reported_at = now
   l.pace = math.max((l.left + 0.5) * 1e6 / math.max(believed_end(l) - now, 1000), SLOWEST)
   if not is_same and left >= 1 then
     l.first = l.pace
@@ -643,13 +643,13 @@ local function told_rate(l)
   if now >= l.ends then return l.first end
   if l.left >= 1 then return l.pace end
   if l.first > 0 and now >= believed_end(l) then return l.first end
-  if math.abs(now - l.told_at) < REST then return 0 end
+  if math.abs(now - l.reported_at) < REST then return 0 end
   return SLOWEST
 end
 
 local function rests_to(l)
   local till = l.first > 0 and believed_end(l) or l.ends
-  return math.min(till, l.told_at + REST)
+  return math.min(till, l.reported_at + REST)
 end
 
 local function told_depth(l)

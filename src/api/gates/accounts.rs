@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::api::http::caller::Caller;
 use crate::api::http::timeout::{ROW_TIMEOUT, with_timeout};
-use crate::api::pools::{tell_limits, view_of};
+use crate::api::pools::{add_limits, view_of};
 use crate::notify::Deliveries;
 use crate::providers::pool::AccountPool;
 use crate::recipient::explain::{GateFinding, MessageExplanation};
@@ -20,7 +20,7 @@ pub struct MessageAccounts {
 impl MessageAccounts {
     /// Adds the limits of its pool's accounts to the explanation of a message that waits there. The
     /// accounts are named for those who see the whole pool.
-    pub async fn tell(&self, explained: &mut MessageExplanation, caller: &Caller) {
+    pub async fn add_to(&self, explained: &mut MessageExplanation, caller: &Caller) {
         if !waits_at_pool(explained) {
             return;
         }
@@ -29,7 +29,7 @@ impl MessageAccounts {
             return;
         };
         if let Some(pool) = view_of(&self.pools, &message.pool) {
-            tell_limits(&mut explained.sentence, &pool, caller.sees(&message.pool));
+            add_limits(&mut explained.sentence, &pool, caller.sees(&message.pool));
         }
     }
 }

@@ -41,36 +41,36 @@ pub async fn explain(
     if explained.state == DeliveryState::Queued.as_str() {
         let pause = admission.batches.pause_of(id);
         if let Ok(Some(pause)) = with_timeout(ROW_TIMEOUT, pause).await {
-            tell_pause(&mut explained, &pause);
+            add_pause(&mut explained, &pause);
             return Ok(Json(explained));
         }
         match with_timeout(ROW_TIMEOUT, admission.admission.waiting(id)).await {
-            Ok(Some(waiting)) => tell_admission(&mut explained, &waiting),
+            Ok(Some(waiting)) => add_admission(&mut explained, &waiting),
             Ok(None) => {
                 if let Ok(detail) = found(&jobs, &caller, id).await {
                     let stores = (&jobs.queue, &*jobs.throttles, &jobs.kinds);
                     let sees_all = caller.sees(&detail.summary.throttle);
-                    tell_wait(&mut explained, stores, &detail, sees_all).await;
+                    add_wait_of_job(&mut explained, stores, &detail, sees_all).await;
                 }
             }
             // The knowledge of the gates is worth an answer without the wait.
             Err(problem) => tracing::warn!(job.id = id, ?problem, "reading a wait failed"),
         }
     }
-    accounts.tell(&mut explained, &caller).await;
+    accounts.add_to(&mut explained, &caller).await;
     Ok(Json(explained))
 }
 
 /// Adds to the explanation of a message that its batch is paused, about which the gates know
 /// nothing.
-pub fn tell_pause(explained: &mut MessageExplanation, pause: &str) {
+pub fn add_pause(explained: &mut MessageExplanation, pause: &str) {
     explained.sentence = format!("message {} waits: {pause}", explained.id);
     explained.planned_at = None;
 }
 
 /// Adds to the explanation of a message what its job waits for, about which the gates know nothing:
 /// a pause, a throttle, an account, a worker.
-pub async fn tell_wait(
+pub async fn add_wait_of_job(
     explained: &mut MessageExplanation,
     stores: (&Queue, &dyn Store, &Kinds),
     detail: &JobDetail,
@@ -148,7 +148,7 @@ fn add_wait(explained: &mut MessageExplanation, waiting: &WaitReason) {
 
 /// Adds to the explanation of a message that it has passed its gates and waits for the limits of
 /// its tenant, about which the gates know nothing.
-pub fn tell_admission(explained: &mut MessageExplanation, waiting: &WaitingMessage) {
+pub fn add_admission(explained: &mut MessageExplanation, waiting: &WaitingMessage) {
     explained.sentence = format!(
         "message {} has passed its gates and {}",
         explained.id,

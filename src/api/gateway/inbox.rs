@@ -46,11 +46,11 @@ impl Session {
             return self.has_no_inbox(reference).await;
         };
         let (state, tenant) = (self.state.clone(), self.identity.tenant.clone());
-        let told_max = state.gateway.delay_line(&tenant).await;
+        let waiting_max = state.gateway.delay_line(&tenant).await;
         let marked = async {
             let _permit = state.inbox_asks.enter(&tenant).await;
             let inbox = &state.inbox;
-            inbox.mark(&tenant, &recipient, asked, told_max).await
+            inbox.mark(&tenant, &recipient, asked, waiting_max).await
         };
         match with_timeout(LIST_TIMEOUT, marked).await {
             Ok(marked) => {

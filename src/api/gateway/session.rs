@@ -287,7 +287,7 @@ impl Session {
         }
         let may_have_more = match written < WRITTEN_MAX {
             true => {
-                self.tell_gaps().await?;
+                self.send_gaps().await?;
                 Box::pin(self.catch_up()).await?
             }
             false => true,
@@ -300,7 +300,7 @@ impl Session {
     }
 
     /// Tells of dropped messages of channels without history, once there is room again.
-    async fn tell_gaps(&mut self) -> Result<(), Ended> {
+    async fn send_gaps(&mut self) -> Result<(), Ended> {
         let gaps = self.peer.state().take_gaps();
         for (channel, missed) in gaps {
             self.state.gateway.metrics.dropped(u64::from(missed));

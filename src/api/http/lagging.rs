@@ -32,7 +32,7 @@ where
 }
 
 /// Adds the lag of the replica to answers that it had a part in.
-pub async fn tell_lag(request: Request, next: Next) -> Response {
+pub async fn add_lag(request: Request, next: Next) -> Response {
     let (mut response, lag) = with_lag(next.run(request)).await;
     if let Some(lag) = lag {
         let seconds = format!("{:.1}", lag.as_secs_f64());

@@ -24,7 +24,7 @@ use crate::api::http::problem::{Code, Problem};
 use crate::api::http::query::{PAGE_MAX, Query};
 use crate::api::http::timeout::{LIST_TIMEOUT, ROW_TIMEOUT, with_timeout};
 use crate::api::notifications::accepted::until;
-use crate::api::pools::{tell_limits, view_of};
+use crate::api::pools::{add_limits, view_of};
 use crate::api::waiting::{self, WaitReason};
 use crate::jobs::serving::remedy;
 use crate::jobs::{
@@ -336,7 +336,7 @@ pub async fn view(state: &JobsState, caller: &Caller, mut detail: JobDetail) -> 
         && detail.summary.kind == KIND
         && let Some(pool) = view_of(&state.account_pools, &detail.summary.throttle)
     {
-        tell_limits(&mut waits.reason, &pool, sees_all);
+        add_limits(&mut waits.reason, &pool, sees_all);
     }
     mask_args(&detail.summary.kind, &mut detail.args);
     JobView { detail, waiting }

@@ -165,7 +165,7 @@ impl BatchBody {
             refused: Vec::new(),
             is_partial,
         };
-        let mut has_told_base = false;
+        let mut has_reported_base = false;
         for (place, recipient) in recipients.into_iter().enumerate() {
             // A text is the address itself; all fields are those of the batch.
             let is_address = recipient.is_string();
@@ -188,12 +188,12 @@ impl BatchBody {
                             refuse(&mut found, place, "", error.message);
                         } else if !is_address && OF_RECIPIENT.contains(&field) {
                             refuse(&mut found, place, &error.pointer, error.message);
-                        } else if !has_told_base {
+                        } else if !has_reported_base {
                             errors.body(error.pointer, error.message);
                         }
                     }
                     // Errors of the batch itself are the same for every recipient.
-                    has_told_base |= errors.total > 0;
+                    has_reported_base |= errors.total > 0;
                 }
             }
         }

@@ -18,7 +18,7 @@ const ROUTES: &str = "/api/v1/notifications";
 
 /// Adds the usage of the caller's tenant and module to answers of the routes of messages, refusals
 /// included. A caller without a tenant has no limits.
-pub async fn tell_limits(
+pub async fn add_limits(
     State(state): State<Arc<AdmissionState>>,
     request: Request,
     next: Next,

@@ -164,8 +164,8 @@ pub async fn mark_inbox(
     let Some(asked) = asked.filter(|_| errors.is_empty()) else {
         return Err(Problem::fields(Code::InvalidFields, errors));
     };
-    let told_max = state.gateway.delay_line(&tenant).await;
-    let marked = state.inbox.mark(&tenant, &recipient, &asked, told_max);
+    let waiting_max = state.gateway.delay_line(&tenant).await;
+    let marked = state.inbox.mark(&tenant, &recipient, &asked, waiting_max);
     let marked = with_timeout(LIST_TIMEOUT, marked).await?;
     Ok(Json(MarkedInbox {
         changed: marked.changed,

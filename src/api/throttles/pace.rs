@@ -39,7 +39,7 @@ impl RateWindow {
     }
 
     fn push(&mut self, point: Point) {
-        if self.0.back().is_some_and(|last| began_anew(last, &point)) {
+        if self.0.back().is_some_and(|last| began_again(last, &point)) {
             self.0.clear();
         }
         self.0.push_back(point);
@@ -66,7 +66,7 @@ impl RateWindow {
 
 /// Returns true if the counters restarted: they do so from zero when the store is emptied, and its
 /// clock may step back with it. Returned tokens lower `used` slightly, which is not a restart.
-fn began_anew(last: &Point, now: &Point) -> bool {
+fn began_again(last: &Point, now: &Point) -> bool {
     now.at_us <= last.at_us || now.limited_us < last.limited_us || now.used < last.used / 2.0 - 1.0
 }
 

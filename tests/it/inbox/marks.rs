@@ -21,12 +21,15 @@ async fn filled() -> (Database, Inbox) {
     (database, inbox)
 }
 
-async fn mark(inbox: &Inbox, ids: &[i64], mark: &'static str, told_max: i64) {
+async fn mark(inbox: &Inbox, ids: &[i64], mark: &'static str, waiting_max: i64) {
     let asked = MarkRequest {
         target: MarkTarget::Ids(ids.to_vec()),
         mark,
     };
-    inbox.mark("acme", "ada", &asked, told_max).await.unwrap();
+    inbox
+        .mark("acme", "ada", &asked, waiting_max)
+        .await
+        .unwrap();
 }
 
 /// Returns what waits to be told, without the counts.

@@ -184,12 +184,12 @@ async fn a_failed_or_dropped_call_leaves_no_transaction_open_and_the_next_one_wo
 async fn a_pooler_without_its_setting_is_refused_with_the_name_of_the_setting() {
     let database = database().await;
     let pooler = PgBouncer::start(database.url()).await;
-    let untold = Access {
+    let unreported = Access {
         pooler: Pooler::None,
         ..pooler.access()
     };
 
-    let queue = Queue::connect(untold, 4, Duration::from_secs(20))
+    let queue = Queue::connect(unreported, 4, Duration::from_secs(20))
         .await
         .unwrap();
     let refused = queue.refuse_hidden_pooler().await.unwrap_err().to_string();

@@ -85,7 +85,7 @@ async fn a_message_waits_for_the_clock_from_its_own_time_on() {
         .fetch_one(gates.fixture.database.pool())
         .await
         .unwrap();
-    // It is planned at its own time, and before that foretold.
+    // It is planned at its own time, and before that forecast.
     let told = gates.gates.explain(id, None).await.unwrap().unwrap();
     let goes = minute(now + SignedDuration::from_hours(5 + 24));
     assert_eq!(told.planned_at.map(minute), Some(goes), "{}", told.sentence);

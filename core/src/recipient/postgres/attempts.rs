@@ -16,7 +16,7 @@ use super::rows::{
     ClaimKey, GateInput, StoredList, StoredTimes, cap_times, claims, columns, inputs, sent,
     sql_time, stored, unstored,
 };
-use super::statement::query_planned_anew;
+use super::statement::query_unprepared;
 use crate::jobs::Error;
 use crate::postgres::{Db, Transaction};
 use crate::providers::Recipient;
@@ -280,7 +280,7 @@ async fn write_slots(
             .iter()
             .flat_map(|taken| taken.slots.iter().map(move |slot| (taken.job_id, slot)))
     };
-    query_planned_anew(NOTE_SLOTS)
+    query_unprepared(NOTE_SLOTS)
         .bind(slots.iter().map(|taken| taken.job_id).collect::<Vec<_>>())
         .bind(
             slots
@@ -315,7 +315,7 @@ async fn write_lists(
             .zip(1_i64..)
             .flat_map(|(key, n)| sent(key).iter().map(move |second| (n, stored(*second))))
     };
-    query_planned_anew(TAKE)
+    query_unprepared(TAKE)
         .bind(recipients)
         .bind(ids)
         .bind(seconds().map(|one| one.0).collect::<Vec<_>>())
@@ -416,7 +416,7 @@ pub(super) async fn settle_claims(
     if keys.is_empty() {
         return Ok(());
     }
-    query_planned_anew(statement)
+    query_unprepared(statement)
         .bind(
             keys.iter()
                 .map(|key| key.recipient.to_hex())

@@ -55,7 +55,7 @@ pub(super) async fn carriers(connection: &mut Transaction, job_id: i64) -> Resul
 }
 
 /// Returns the messages that have the items of a closed digest, as the end of a sentence.
-pub(super) fn told_of_carriers(jobs: &[i64]) -> String {
+pub(super) fn describe_carriers(jobs: &[i64]) -> String {
     match jobs {
         [] => String::new(),
         [one] => format!("; it is in message {one}"),

@@ -10,7 +10,7 @@ use super::explain::Reading;
 use super::messages::GatedMessage;
 use super::open_digests;
 use super::rows::{GateInput, inputs};
-use super::statement::query_planned_anew;
+use super::statement::query_unprepared;
 use crate::jobs::Error;
 use crate::postgres::{Db, Transaction};
 use crate::providers::Channel;
@@ -153,7 +153,7 @@ async fn held_of(
     connection: &mut Transaction,
     recipient: RecipientKey,
 ) -> Result<Vec<HeldView>, Error> {
-    let rows = query_planned_anew(HELD_OF)
+    let rows = query_unprepared(HELD_OF)
         .bind(recipient.to_hex())
         .fetch_all(connection)
         .await?;
@@ -175,7 +175,7 @@ async fn history_of(
     connection: &mut Transaction,
     recipient: RecipientKey,
 ) -> Result<Vec<PastMessage>, Error> {
-    let rows = query_planned_anew(HISTORY_OF)
+    let rows = query_unprepared(HISTORY_OF)
         .bind(recipient.to_hex())
         .fetch_all(connection)
         .await?;

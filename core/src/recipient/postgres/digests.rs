@@ -19,7 +19,7 @@ use super::messages::GatedMessage;
 use super::plans::{Capacity, ListUse, PlanBatch, give_way_soon};
 use super::queued_digests::{DigestPlace, QUEUED_RULE, looks_again, queued};
 use super::rows::{inputs, sql_time};
-use super::statement::query_planned_anew;
+use super::statement::query_unprepared;
 use super::taken_items::{ItemsWanted, TakenItems, item_bytes, take_items, take_part};
 use super::unwanted_items::{FEWER, ItemChoices, take_unwanted};
 use crate::jobs::Error;
@@ -449,7 +449,7 @@ async fn put_off(
     if waiting.is_empty() {
         return Ok(());
     }
-    query_planned_anew(PUT_OFF)
+    query_unprepared(PUT_OFF)
         .bind(waiting.iter().map(|one| one.0.id).collect::<Vec<_>>())
         .bind(
             waiting
@@ -497,7 +497,7 @@ async fn end_items(connection: &mut Transaction, rows: &[(i64, &str, &str)]) -> 
     if rows.is_empty() {
         return Ok(());
     }
-    query_planned_anew(END_ITEMS)
+    query_unprepared(END_ITEMS)
         .bind(rows.iter().map(|row| row.0).collect::<Vec<_>>())
         .bind(rows.iter().map(|row| row.1).collect::<Vec<_>>())
         .bind(rows.iter().map(|row| row.2).collect::<Vec<_>>())

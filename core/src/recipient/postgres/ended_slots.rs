@@ -6,7 +6,7 @@
 use sqlx::{Row, query};
 
 use super::attempts::return_slots;
-use super::statement::query_planned_anew;
+use super::statement::query_unprepared;
 use crate::jobs::Error;
 use crate::postgres::{Db, Transaction};
 use crate::recipient::rules::RecipientRules;
@@ -111,7 +111,7 @@ pub(super) async fn return_unsent(connection: &mut Transaction, jobs: &[i64]) ->
     if jobs.is_empty() {
         return Ok(());
     }
-    let rows = query_planned_anew(UNSENT)
+    let rows = query_unprepared(UNSENT)
         .bind(jobs)
         .fetch_all(&mut *connection)
         .await?;

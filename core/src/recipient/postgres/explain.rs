@@ -10,7 +10,7 @@ use serde_json::Value;
 use sqlx::postgres::PgRow;
 use sqlx::{Row, query};
 
-use super::carriers::{carriers, told_of_carriers};
+use super::carriers::{carriers, describe_carriers};
 use super::messages::load;
 use super::open_digests;
 use super::plans::{Capacity, digest_key};
@@ -274,7 +274,7 @@ fn state_sentence(id: i64, found: &Recorded, forecast: Option<&GateForecast>) ->
                     format!("message {id} {}{then}", sentence(plan))
                 }
                 None => {
-                    let went = told_of_carriers(&found.carriers);
+                    let went = describe_carriers(&found.carriers);
                     format!("message {id} was an item of a digest that has closed{went}")
                 }
             }

@@ -6,7 +6,7 @@ use serde::Serialize;
 use sqlx::postgres::PgRow;
 use sqlx::{Row, query};
 
-use super::statement::query_planned_anew;
+use super::statement::query_unprepared;
 use crate::jobs::{Attribution, COUNT_MAX, Error};
 use crate::postgres::Db;
 use crate::providers::{Channel, Recipient};
@@ -71,7 +71,7 @@ pub async fn held_counts(db: &Db) -> Result<HeldCounts, Error> {
     let mut transaction = db.begin().await?;
     let mut counts = [Vec::new(), Vec::new()];
     for (statement, counted) in [HELD, COLLECTED].into_iter().zip(&mut counts) {
-        let rows = query_planned_anew(statement)
+        let rows = query_unprepared(statement)
             .bind(COUNT_MAX)
             .fetch_all(&mut transaction)
             .await?;

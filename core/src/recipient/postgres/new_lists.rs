@@ -1,7 +1,7 @@
 //! The rows of lists of sends that have none yet.
 
 use super::rows::{StoredList, columns};
-use super::statement::query_planned_anew;
+use super::statement::query_unprepared;
 use crate::jobs::Error;
 use crate::postgres::Transaction;
 
@@ -23,7 +23,7 @@ pub(super) async fn add_lists(
         return Ok(());
     }
     let (recipients, ids) = columns(keys);
-    query_planned_anew(NEW_LISTS)
+    query_unprepared(NEW_LISTS)
         .bind(recipients)
         .bind(ids)
         .execute(connection)

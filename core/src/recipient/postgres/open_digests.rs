@@ -6,7 +6,7 @@ use sqlx::postgres::PgRow;
 use sqlx::{Row, query};
 
 use super::rows::sql_time;
-use super::statement::query_planned_anew;
+use super::statement::query_unprepared;
 use crate::jobs::{Attribution, Error};
 use crate::postgres::{Db, Transaction};
 use crate::recipient::address::RecipientKey;
@@ -130,7 +130,7 @@ pub(super) async fn of_recipient(
     rules: &RecipientRules,
 ) -> Result<Vec<DigestView>, Error> {
     let types: Vec<&str> = rules.digests().map(|kind| kind.name.as_str()).collect();
-    let rows = query_planned_anew(OF_RECIPIENT)
+    let rows = query_unprepared(OF_RECIPIENT)
         .bind(types)
         .bind(recipient.to_hex())
         .bind(SHOWN)
@@ -178,7 +178,7 @@ pub async fn withdraw(
     signed: &Attribution,
 ) -> Result<Option<String>, Error> {
     let mut transaction = db.begin().await?;
-    let kept = query_planned_anew(KEEP_OPEN)
+    let kept = query_unprepared(KEEP_OPEN)
         .bind(job_id)
         .bind(&signed.identity.tenant)
         .fetch_optional(&mut transaction)
@@ -191,7 +191,7 @@ pub async fn withdraw(
     // An empty digest of a type whose first item goes at once says when that may happen again.
     let leads = rules.digest(&name).is_some_and(|kind| kind.leading);
     let closes = kept.try_get::<i32, _>("items")? <= 1 && !leads;
-    let withdrawn = query_planned_anew(WITHDRAW)
+    let withdrawn = query_unprepared(WITHDRAW)
         .bind(digest)
         .bind(job_id)
         .bind(closes)

@@ -13,7 +13,7 @@ use super::plans::{PlanBatch, reserved_second};
 use super::reservations::{NewReservation, reserve};
 use super::rows::{ClaimKey, GateInput, sql_time};
 use super::sends::send;
-use super::statement::query_planned_anew;
+use super::statement::query_unprepared;
 use super::taken::{TakenMessage, TakenMessages};
 use crate::jobs::Error;
 use crate::postgres::Transaction;
@@ -132,7 +132,7 @@ impl PlanBatch<'_> {
             .iter()
             .filter_map(|at| Some((*at, taken.get(self.planned[*at].job_id)?)))
             .collect();
-        query_planned_anew(HOLD)
+        query_unprepared(HOLD)
             .bind(held.iter().map(|one| one.1.job_id).collect::<Vec<_>>())
             .bind(held.iter().map(|one| until(one.0)).collect::<Vec<_>>())
             .bind(held.iter().map(|one| coalesces(one.0)).collect::<Vec<_>>())

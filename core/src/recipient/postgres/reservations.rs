@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::copy::{COPIED_MIN, CopiedRows};
 use super::rows::{StoredList, columns, stored};
-use super::statement::query_planned_anew;
+use super::statement::query_unprepared;
 use crate::jobs::Error;
 use crate::postgres::Transaction;
 use crate::recipient::address::RecipientKey;
@@ -59,7 +59,7 @@ pub(super) async fn reserve(
     let (recipients, ids) = columns(&lists);
     let seconds: Vec<i32> = changed.iter().map(|row| stored(row.1)).collect();
     let jobs: Vec<i64> = changed.iter().map(|row| row.2).collect();
-    query_planned_anew(RESERVE)
+    query_unprepared(RESERVE)
         .bind(recipients)
         .bind(ids)
         .bind(seconds)

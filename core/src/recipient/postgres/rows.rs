@@ -8,7 +8,7 @@ use serde_json::Value;
 use sqlx::{Row, query};
 
 use super::messages::GatedMessage;
-use super::statement::query_planned_anew;
+use super::statement::query_unprepared;
 use super::unknown_zones::note_unknown_zone;
 use crate::jobs::Error;
 use crate::postgres::{Transaction, json_or_text};
@@ -428,7 +428,7 @@ pub(super) async fn reserved(
         return Ok(HashMap::new());
     }
     let (recipients, ids) = columns(lists);
-    let rows = query_planned_anew(RESERVED)
+    let rows = query_unprepared(RESERVED)
         .bind(recipients)
         .bind(ids)
         .bind(but_for)

@@ -6,6 +6,6 @@ use sqlx::query::Query;
 
 /// Returns a statement that Postgres plans at each use. A plan for empty tables would read whole
 /// tables once they are full.
-pub(super) fn query_planned_anew(sql: &'static str) -> Query<'static, Postgres, PgArguments> {
+pub(super) fn query_unprepared(sql: &'static str) -> Query<'static, Postgres, PgArguments> {
     sqlx::query(sql).persistent(false)
 }

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use sqlx::postgres::PgRow;
 use sqlx::{Row, query};
 
-use super::statement::query_planned_anew;
+use super::statement::query_unprepared;
 use crate::jobs::Error;
 use crate::postgres::{Transaction, json_or_text};
 use crate::recipient::text_bytes::text_bytes;
@@ -170,7 +170,7 @@ pub(super) async fn take_part(
     let mut taken = TakenItems::default();
     let mut found: i64 = 0;
     let whole = |limit: usize| i64::try_from(limit).unwrap_or(i64::MAX);
-    let mut rows = query_planned_anew(TAKE_PART)
+    let mut rows = query_unprepared(TAKE_PART)
         .bind(digest)
         .bind(whole(most))
         .bind(whole(bytes))

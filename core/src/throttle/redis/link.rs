@@ -199,11 +199,11 @@ impl LinkInner {
                 redis.error = REPLICA,
                 "Redis has become a replica; a new connection is made"
             );
-            self.connect_anew();
+            self.reconnect();
         }
     }
 
-    fn connect_anew(&self) {
+    fn reconnect(&self) {
         if let Ok(fresh) = connect(&self.client) {
             self.manager.store(Arc::new(fresh));
         }
@@ -272,7 +272,7 @@ async fn look(inner: Weak<LinkInner>, wake: Arc<Notify>) {
             link.lose(why);
             let is_replica = link.is_replica.load(Ordering::SeqCst);
             if is_replica || looks % PROBES_PER_CONNECTION == 0 {
-                link.connect_anew();
+                link.reconnect();
             }
             drop(link);
             sleep(PROBE_EVERY).await;
