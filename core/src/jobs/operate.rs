@@ -81,7 +81,7 @@ impl JobSearch {
     }
 }
 
-/// What keeps every job from running.
+/// The state of the queue that can keep every job from running.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueStatus {
     /// True if everything is paused.
