@@ -374,6 +374,18 @@ impl AccountReader<'_> {
         Ok(value)
     }
 
+    /// Reads a key of the provider's driver that is in the settings themselves.
+    fn written(&mut self, field: &Field, account: &mut Account) {
+        let value = match self.inherited(field.name) {
+            Some(Value::String(text)) => text,
+            Some(value @ (Value::Number(_) | Value::Bool(_))) => value.to_string(),
+            Some(_) => return self.own.wrong(field.name, "must be a text or a number"),
+            None if field.is_required => return self.own.missing(field.name, field.about),
+            None => return,
+        };
+        account.options.insert(field.name.to_owned(), value);
+    }
+
     /// Reads a key of the provider's driver, or the place where its value is.
     fn field(&mut self, field: &Field, account: &mut Account) {
         let (by_env, by_file) = (
@@ -383,20 +395,7 @@ impl AccountReader<'_> {
         let has_own = self.own.get(&by_env).is_some() || self.own.get(&by_file).is_some();
         let has_pool = self.of_pool.get(&by_env).is_some() || self.of_pool.get(&by_file).is_some();
         if !field.is_secret && !has_own && !has_pool {
-            match self.inherited(field.name) {
-                Some(Value::String(text)) => {
-                    account.options.insert(field.name.to_owned(), text);
-                }
-                Some(value @ (Value::Number(_) | Value::Bool(_))) => {
-                    account
-                        .options
-                        .insert(field.name.to_owned(), value.to_string());
-                }
-                Some(_) => self.own.wrong(field.name, "must be a text or a number"),
-                None if field.is_required => self.own.missing(field.name, field.about),
-                None => {}
-            }
-            return;
+            return self.written(field, account);
         }
         // The account's setting wins over the pool's, whichever of the two forms each uses.
         let mut place = |key: &str| {
@@ -432,14 +431,7 @@ impl AccountReader<'_> {
             (None, Some(file), Some(vault)) => vault.file(file),
         };
         match found.filter(|text| self.vault.is_none() || !text.trim().is_empty()) {
-            Some(text) if field.is_secret => {
-                let secret = AccountSecret::new(text);
-                account.secrets.insert(field.name.to_owned(), secret);
-            }
-            Some(text) => {
-                let text = text.trim().to_owned();
-                account.options.insert(field.name.to_owned(), text);
-            }
+            Some(text) => take_found(field, text, account),
             None if variable.is_some() => {
                 let shown = shown_variable(variable.as_deref().unwrap_or_default());
                 let message = format!("names {shown}, which is not set or empty");
@@ -451,6 +443,16 @@ impl AccountReader<'_> {
                 self.own.wrong(&by_file, message);
             }
         }
+    }
+}
+
+/// Puts the value from a variable or a file into the account.
+fn take_found(field: &Field, text: String, account: &mut Account) {
+    let name = field.name.to_owned();
+    if field.is_secret {
+        account.secrets.insert(name, AccountSecret::new(text));
+    } else {
+        account.options.insert(name, text.trim().to_owned());
     }
 }
 
