@@ -117,32 +117,41 @@ pub async fn send(
     job.traceparent = trace;
     permissions::check(&state, &caller, std::slice::from_ref(&job), false).await?;
     let warnings = warnings(&state, std::iter::once(job.throttle.as_str())).await;
-    let keyed = match sender {
-        Some(sender) if caller.tenant.is_some() => {
-            return accept(&admission, &sender, job, warnings).await;
-        }
-        keyed => keyed,
-    };
+    match sender {
+        Some(sender) if caller.tenant.is_some() => accept(&admission, &sender, job, warnings).await,
+        keyed => send_for_operators(&state, &admission, &caller, keyed, &job, warnings).await,
+    }
+}
+
+/// Sends a message that no tenant sends. The limits of tenants do not concern it.
+async fn send_for_operators(
+    state: &JobsState,
+    admission: &Arc<AdmissionState>,
+    caller: &Caller,
+    keyed: Option<MessageSender<'_>>,
+    job: &NewJob,
+    warnings: Vec<String>,
+) -> Result<Response, Problem> {
     // The gates might refuse the repeat of a message that was accepted.
     if let Some(sender) = &keyed {
         let find = admission.admission.find_request(&sender.digests);
         if let Some(repeated) = with_timeout(ROW_TIMEOUT, find).await? {
-            return repeat(&admission, sender, repeated).await;
+            return repeat(admission, sender, repeated).await;
         }
     }
     let is_gated = is_gated(&job.args);
     let is_later = job.run_at.is_some_and(|at| at > clock::now());
-    refuse(&admission.gates, "", &job, is_later).await?;
+    refuse(&admission.gates, "", job, is_later).await?;
     let (id, duplicate) = match &keyed {
         None => {
-            let ticket = enqueue_one(&state, &caller, &job).await?;
+            let ticket = enqueue_one(state, caller, job).await?;
             (ticket.id, ticket.duplicate)
         }
-        Some(sender) => match accept_once(&state, &admission, &caller, sender, &job).await? {
+        Some(sender) => match accept_once(state, admission, caller, sender, job).await? {
             Acceptance::Accepted {
                 job_id, duplicate, ..
             } => (job_id, duplicate),
-            repeated => return repeat(&admission, sender, repeated).await,
+            repeated => return repeat(admission, sender, repeated).await,
         },
     };
     let status = if duplicate {
@@ -151,7 +160,7 @@ pub async fn send(
         StatusCode::ACCEPTED
     };
     let location = format!("/api/v1/notifications/{id}");
-    let mut accepted = AcceptedNotification::new(id, &job, duplicate, warnings);
+    let mut accepted = AcceptedNotification::new(id, job, duplicate, warnings);
     if is_gated && !duplicate && !is_later {
         match plan(&admission.gates, id).await {
             GatesAnswer::Goes => {}
