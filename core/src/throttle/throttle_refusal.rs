@@ -16,7 +16,7 @@ pub struct ThrottleRefusal {
 }
 
 impl ThrottleRefusal {
-    /// Returns the strikes before a refusal at `now`, as [`Learned::strikes_before`](super::learned::Learned::strikes_before) does.
+    /// Returns the strikes before a refusal at `now`, as those of a key are counted.
     pub fn strikes_before(&self, now: f64) -> f64 {
         if self.until > now {
             (self.strikes - 1.0).max(0.0)
