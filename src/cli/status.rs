@@ -65,7 +65,7 @@ impl SystemStatus {
         let (rates, store_lost) = read_rates(settings).await?;
         Ok(Self {
             paused: queue.paused().await?,
-            is_read_only: queue.is_paused_and_read_only().await?.1,
+            is_read_only: queue.status().await?.is_read_only,
             workers: queue.live_workers().await?,
             differences: differences(&queue.serving().await?),
             unserved: queue.unserved().await?,

@@ -6,7 +6,7 @@ use sqlx::{Row, query};
 
 use super::digest_messages::DueDigest;
 use super::rows::GateInput;
-use super::statement::query_planned_anew;
+use super::statement::query_unprepared;
 use crate::jobs::Error;
 use crate::postgres::Transaction;
 use crate::providers::Channel;
@@ -88,7 +88,7 @@ pub(super) async fn take_unwanted(
         return Ok(Vec::new());
     }
     let ids: Vec<i64> = choices.keys().copied().collect();
-    let rows = query_planned_anew(TOPICS)
+    let rows = query_unprepared(TOPICS)
         .bind(ids)
         .fetch_all(&mut *connection)
         .await?;
@@ -109,7 +109,7 @@ pub(super) async fn take_unwanted(
     if unwanted.is_empty() {
         return Ok(Vec::new());
     }
-    let taken = query_planned_anew(TAKE_UNWANTED)
+    let taken = query_unprepared(TAKE_UNWANTED)
         .bind(unwanted.keys().map(|topic| topic.0).collect::<Vec<_>>())
         .bind(
             unwanted
