@@ -399,12 +399,11 @@ fn a_wrong_setting_is_named_with_its_place_and_what_is_allowed() {
             "FLYBALL_LOG (setting log): must be error, warn, info, debug, trace, off, or"
         )
     );
-    for log in [
-        "off",
-        "WARN",
-        "warn,flyball=debug",
-        "flyball[job{id=4}]=debug",
-    ] {
+    assert!(
+        refusal(None, &[("FLYBALL_LOG", "flyball[job{id=4}]=debug")])
+            .contains("or a filter such as flyball=debug,sqlx=warn, not")
+    );
+    for log in ["off", "WARN", "warn, flyball=debug", "info,"] {
         Settings::load(None, &env(&[("FLYBALL_LOG", log)])).unwrap();
     }
 }
