@@ -119,8 +119,8 @@ async fn what_is_published_for_a_tenant_leaves_no_statement_on_the_servers_conne
 #[tokio::test]
 async fn what_cannot_be_committed_is_an_error_of_the_call_and_hands_out_no_row() {
     let (database, _pooler, db) = pooled().await;
-    let tables = "create table one (id int primary key);
-        create table two (id int references one (id) deferrable initially deferred)";
+    let tables = "create table public.one (id int primary key);
+        create table public.two (id int references public.one (id) deferrable initially deferred)";
     database.pool().execute(tables).await.unwrap();
     let insert = "insert into public.two values (1) returning id";
 
@@ -157,7 +157,7 @@ async fn a_failed_or_dropped_call_leaves_no_transaction_open_and_the_next_one_wo
     let (database, _pooler, db) = pooled().await;
     database
         .pool()
-        .execute("create table n (id int)")
+        .execute("create table public.n (id int)")
         .await
         .unwrap();
     for cut_after_ms in 0..40_u64 {

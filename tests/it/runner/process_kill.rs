@@ -336,8 +336,8 @@ async fn a_reindex_that_is_killed_ten_times_ends_complete_although_it_has_three_
         .until_completed(&[job], Duration::from_secs(60))
         .await;
     let missing =
-        fixture.count("select count(*) from public.source s where not exists (select 1 from public.sink k where k.id = s.id::text)").await;
-    let stored = fixture.count("select count(*) from public.sink").await;
+        fixture.count("select count(*) from public.source s where not exists (select 1 from flyball.sink k where k.id = s.id::text)").await;
+    let stored = fixture.count("select count(*) from flyball.sink").await;
     println!("killed at {cursors:?}; {stored} documents stored, {missing} missing");
     assert_eq!(
         (stored, missing, fixture.ended(&[job], "lost").await),

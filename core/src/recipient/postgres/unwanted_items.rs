@@ -22,7 +22,8 @@ where i.digest_id = any($1)";
 pub(super) const TAKE_UNWANTED: &str = "
 delete from flyball.digest_item i
 using unnest($1::bigint[], $2::text[], $3::text[]) as a(digest_id, category, template)
-where i.digest_id = a.digest_id and (i.item ->> 'category') is not distinct from a.category
+where i.digest_id = any($1) and i.digest_id = a.digest_id
+    and (i.item ->> 'category') is not distinct from a.category
     and (i.item ->> 'template_id') is not distinct from a.template
 returning i.digest_id, i.job_id, a.category, a.template";
 
