@@ -49,6 +49,21 @@ fn the_index_leads_to_every_page() {
 }
 
 #[test]
+fn every_gain_of_the_changelog_leads_to_a_page() {
+    let page = read("CHANGELOG.md");
+    let (_, release) = page.split_once("\n## 0.1.0").unwrap();
+    let (gains, _) = release.split_once("\n### Names that changed").unwrap();
+    let entries: Vec<&str> = gains
+        .split("\n- ")
+        .skip(1)
+        .map(|entry| entry.split("\n\n").next().unwrap_or(entry))
+        .collect();
+    let mut without = entries.clone();
+    without.retain(|entry| !entry.contains("]("));
+    assert!(entries.len() > 50 && without.is_empty(), "{without:#?}");
+}
+
+#[test]
 fn every_link_leads_to_a_file_and_a_heading_that_are_there() {
     let anchor = |heading: &str| -> String {
         let text = heading.trim_start_matches('#').trim().to_lowercase();
