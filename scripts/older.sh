@@ -1,12 +1,16 @@
 #!/usr/bin/env bash
 # Builds the program of the version before, for the tests of an upgrade, and prints its path. Prints
-# the reason on standard error and fails if the history of the repository is not there.
+# the reason on standard error and fails if there is no such version, or if the history of the
+# repository is not there.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-# The version before: the commit whose programs must run beside those of this one. Each release
-# names its predecessor in scripts/older-version.
-commit=$(cat scripts/older-version)
+# The file has comments, and the commit on a line of its own.
+commit=$(sed '/^#/d' scripts/older-version)
+if [ -z "$commit" ]; then
+  echo "there is no version before: scripts/older-version names no commit" >&2
+  exit 1
+fi
 
 sources=$PWD/target/older/$commit
 program=$sources/flyball

@@ -151,8 +151,8 @@ if [ "$#" -gt 0 ]; then
   judge tests
 else
   began=$SECONDS
-  # Without the older program, as in a shallow clone, the tests of an upgrade are skipped and
-  # named.
+  # Without the older program, as in a shallow clone or before the first version, the tests of an
+  # upgrade are skipped and named.
   if older=$(scripts/older.sh); then export FLYBALL_OLDER_PROGRAM=$older; fi
   cargo test --workspace --no-run || exit
   took=$((SECONDS - began))

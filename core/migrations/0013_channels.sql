@@ -1,78 +1,8 @@
 -- Chapter 13: channels: publications, their history, tickets of connections.
 --
--- `flyball.publish` appends in the caller's transaction, so a rollback publishes nothing. A collector
--- moves what is committed into the history and gives each message its offset; it holds one lock
--- until its commit, so offsets are dense and `seq` grows in the order of commits.
-
--- === Tables ======================================================================================
-
-create table flyball.publication (
-    id         bigint generated always as identity primary key,
-    tenant     text not null,
-    channel    text not null,
-    data       jsonb not null,
-    created_at timestamptz not null default clock_timestamp()
-) with (fillfactor = 100, autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 5000);
-comment on table flyball.publication is 'Messages of channels that no collector has moved yet, because they are new or because their tenant is at its limit.';
-create index publication_tenant on flyball.publication (tenant, id);
-
-create table flyball.channel (
-    tenant       text not null,
-    name         text not null,
-    epoch        bigint not null,
-    last_offset  bigint not null,
-    first_offset bigint not null default 1,
-    kept_s       int not null,
-    used_at      timestamptz not null,
-    primary key (tenant, name)
-) with (fillfactor = 70);
-comment on table flyball.channel is 'Channels with a history: the offsets of the first and the last message that are kept.';
-comment on column flyball.channel.epoch is 'Changes when the channel is forgotten and made anew; offsets of different epochs cannot be compared.';
-
-create table flyball.channel_message (
-    seq        bigint generated always as identity primary key,
-    tenant     text not null,
-    channel    text not null,
-    epoch      bigint not null,
-    "offset"   bigint not null,
-    id         bigint not null,
-    data       jsonb not null,
-    created_at timestamptz not null,
-    expires_at timestamptz not null
-);
-comment on table flyball.channel_message is 'The history of channels, and for half a minute the messages of channels without one (offset 0).';
-create index channel_message_history on flyball.channel_message (tenant, channel, "offset") where "offset" > 0;
-create index channel_message_expiry on flyball.channel_message (expires_at);
-
--- The epoch of channels that are made now. It grows before a channel is forgotten, so a channel
--- that is not there has the same epoch as long as none was forgotten.
-create sequence flyball.channel_epoch;
-select nextval('flyball.channel_epoch');
-
-create table flyball.connection_ticket (
-    digest     bytea primary key,
-    "grant"    jsonb not null,
-    expires_at timestamptz not null
-);
-comment on table flyball.connection_ticket is 'Tickets with which a browser opens one connection; the digest stands for the secret.';
-
-create table flyball.channel_usage (
-    tenant     text primary key,
-    messages   bigint not null default 0,
-    limited    bigint not null default 0,
-    limited_at timestamptz
-) with (fillfactor = 50);
-comment on table flyball.channel_usage is 'Messages of the channels of each tenant, and how often it reached its limit.';
-
-create table flyball.gateway_report (
-    tenant      text not null,
-    process     text not null,
-    connections int not null,
-    warnings    bigint not null,
-    reported_at timestamptz not null,
-    primary key (tenant, process)
-) with (fillfactor = 50);
-comment on table flyball.gateway_report is 'Open connections of each tenant in each process, and the warnings that they got; a process reports every few seconds.';
+-- `flyball.publish` appends in the caller's transaction, so a rollback publishes nothing. A
+-- collector moves what is committed into the history and gives each message its offset; it holds
+-- one lock until its commit, so offsets are dense and `seq` grows in the order of commits.
 
 -- === Publishing ==================================================================================
 
@@ -84,10 +14,51 @@ language sql immutable as $$
         then 'must be 1 to 128 letters, digits or any of . _ / { } @ = + ~ -' end
 $$;
 
+-- Appends a publication and wakes the collectors; refuses it where the tenant's queue is full.
+--
+-- It counts the waiting ones only where the queue may be full. The numbers of publications grow,
+-- and the oldest of a tenant goes first. So no more of them wait than there are numbers from its
+-- oldest to its newest, which two probes of an index tell. Only where that is no answer they are
+-- counted: for a tenant with a full queue, and for one whose publications came between many of
+-- others. A session plans the probes once, perhaps while the table is empty, and then would read
+-- all of it each time without the settings here.
+--
+-- In a transaction SERIALIZABLE Postgres remembers every read, and those that publish at the same
+-- time would read where the others write and fail with 40001. The size of the table tells without a
+-- read that so many cannot wait, because no row takes less than 48 bytes; only a table of that size
+-- is read.
+create function flyball.append_publication(tenant text, channel text, data jsonb, out id bigint)
+language plpgsql volatile set enable_seqscan = off set enable_bitmapscan = off set search_path = pg_catalog, pg_temp set jit = off as $$
+#variable_conflict use_column
+declare
+    queue_max bigint;
+    numbers   bigint;
+begin
+    select l.max_pending into queue_max from flyball.tenant_limit l
+    where l.tenant in (append_publication.tenant, '*') order by l.tenant = '*' limit 1;
+    queue_max := greatest(coalesce(queue_max, 10000), 1);
+    if pg_relation_size('flyball.publication') >= queue_max * 48 then
+        numbers := (select p.id from flyball.publication p where p.tenant = append_publication.tenant order by p.tenant desc, p.id desc limit 1)
+            - (select p.id from flyball.publication p where p.tenant = append_publication.tenant order by p.tenant, p.id limit 1) + 1;
+    end if;
+    if coalesce(numbers, 0) >= queue_max and exists (
+        select from flyball.publication p where p.tenant = append_publication.tenant offset queue_max - 1 limit 1
+    ) then
+        raise exception using errcode = '53400', column = 'channel',
+            constraint = 'tenant_queue', schema = append_publication.tenant, datatype = format('%s/%s/1', queue_max, queue_max),
+            message = format('publish: %s messages of the tenant wait already (setting tenant_queue_max)', queue_max),
+            hint = 'Nothing was published.';
+    end if;
+    insert into flyball.publication (tenant, channel, data)
+    values (append_publication.tenant, append_publication.channel, append_publication.data)
+    returning publication.id into append_publication.id;
+    perform pg_notify('flyball_publish', flyball.tenant_mark(append_publication.tenant));
+end $$;
+
 -- Publishes in the caller's transaction: the message goes out after the commit, within the limit of
 -- the tenant, and a rollback publishes nothing.
 create function flyball.publish(channel text, data jsonb, out id bigint)
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set standard_conforming_strings = on as $$
 #variable_conflict use_column
 declare
     tenant  constant text := flyball.recipient_tenant('publish');
@@ -102,32 +73,18 @@ begin
     end if;
     id := flyball.append_publication(tenant, publish.channel, publish.data);
 end $$;
-
--- Appends a publication and wakes the collectors; refuses it where the tenant's queue is full.
-create function flyball.append_publication(tenant text, channel text, data jsonb, out id bigint)
-language plpgsql volatile as $$
-#variable_conflict use_column
-declare
-    queue_max bigint;
-begin
-    select l.max_pending into queue_max from flyball.tenant_limit l
-    where l.tenant in (append_publication.tenant, '*') order by l.tenant = '*' limit 1;
-    queue_max := coalesce(queue_max, 10000);
-    if exists (select from flyball.publication p where p.tenant = append_publication.tenant offset greatest(queue_max, 1) - 1 limit 1) then
-        raise exception using errcode = '53400', column = 'channel',
-            constraint = 'tenant_queue', schema = append_publication.tenant, datatype = format('%s/%s/1', queue_max, queue_max),
-            message = format('publish: %s messages of the tenant wait already (setting tenant_queue_max)', queue_max),
-            hint = 'Nothing was published.';
-    end if;
-    insert into flyball.publication (tenant, channel, data)
-    values (append_publication.tenant, append_publication.channel, append_publication.data)
-    returning publication.id into append_publication.id;
-    perform pg_notify('flyball_publish', '');
-end $$;
-
-revoke execute on function flyball.append_publication from public;
-
 comment on function flyball.publish is 'Publishes a message to the subscribers of a channel in the caller''s own transaction.';
+
+-- Whether as many publications of a tenant wait as may.
+create function flyball.is_publication_full(tenant text) returns boolean
+language sql stable as $$
+    select case when pg_relation_size('flyball.publication') < l.max_pending * 48 then false
+        else exists (select from flyball.publication p where p.tenant = is_publication_full.tenant offset greatest(l.max_pending, 1) - 1 limit 1) end
+    from (
+        select coalesce((select t.max_pending from flyball.tenant_limit t where t.tenant in (is_publication_full.tenant, '*')
+            order by t.tenant = '*' limit 1), 10000)::bigint as max_pending
+    ) l
+$$;
 
 -- === Upkeep ======================================================================================
 
@@ -193,4 +150,45 @@ begin
     end if;
 end $$;
 
-revoke execute on function flyball.prune_channel_messages, flyball.forget_channels from public;
+-- Whether a channel lacks a message that a gateway has read, by its epoch, offset and number: the end of
+-- the history has gone back, as after a failover to a copy that lacks it. The place of the message may be
+-- that of another by now. A channel that is not there and was not forgotten was made in the part that is
+-- missing.
+create function flyball.channel_went_back(tenant text, channel text, epoch bigint, read_offset bigint, read_seq bigint) returns boolean
+language sql stable as $$
+    select case
+        when c.epoch is null then e.last_value <= channel_went_back.epoch
+        when c.epoch <> channel_went_back.epoch then c.epoch < channel_went_back.epoch
+        when c.last_offset < read_offset then true
+        else coalesce((
+            select m.seq <> read_seq from flyball.channel_message m
+            where m.tenant = channel_went_back.tenant and m.channel = channel_went_back.channel and m."offset" > 0 and m."offset" = read_offset
+                and m.epoch = channel_went_back.epoch
+            limit 1
+        ), false) end
+    from flyball.channel_epoch e
+    left join flyball.channel c on c.tenant = channel_went_back.tenant and c.name = channel_went_back.channel
+$$;
+
+-- Gives all channels a new epoch if the end of the history has gone back, because offsets that clients have
+-- mean other messages now. Returns whether it did. The caller holds the lock of the collectors.
+create function flyball.renew_channels(tenant text, channel text, epoch bigint, read_offset bigint, read_seq bigint) returns boolean
+language plpgsql volatile as $$
+#variable_conflict use_column
+declare
+    new_epoch bigint;
+begin
+    if not flyball.channel_went_back(renew_channels.tenant, renew_channels.channel, renew_channels.epoch, read_offset, read_seq) then
+        return false;
+    end if;
+    -- Epochs that are missing too were given before.
+    select setval('flyball.channel_epoch', e.last_value + 1000) into new_epoch from flyball.channel_epoch e;
+    update flyball.channel c set epoch = new_epoch, first_offset = c.last_offset + 1;
+    return true;
+end $$;
+
+-- === Permissions =================================================================================
+
+revoke execute on function flyball.append_publication, flyball.is_publication_full, flyball.prune_channel_messages, flyball.forget_channels,
+    flyball.channel_went_back, flyball.renew_channels
+from public;

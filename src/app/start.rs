@@ -403,14 +403,28 @@ pub(crate) fn redis_store(settings: &Settings) -> Result<RedisStore, throttle::E
     Ok(store.with_bound(Duration::from_millis(settings.redis_timeout_ms.into())))
 }
 
+/// Returns the text of the error for a schema whose migration `version` has another text in this
+/// program.
+pub(crate) fn unreleased_schema(version: i64) -> String {
+    format!(
+        "the schema was made by a version of Flyball that was not released (its migration {version} \
+         is not that of this program) and cannot be brought up to date: set DATABASE_URL to a new \
+         database, or run `drop schema flyball cascade` in this one, which deletes every job, and \
+         then flyball migrate"
+    )
+}
+
 /// Migrates the schema and returns the number of migrations run. Fails if a newer program has taken
-/// away what this one needs.
+/// away what this one needs, and if no released program made the schema.
 pub(crate) async fn migrate(queue: &Queue) -> anyhow::Result<usize> {
     match queue.schema().await {
         Ok(Some(Schema::TooNew(version))) => anyhow::bail!(UnusablePostgres::Never(format!(
             "the schema is too new for this program (unknown migration {version}): upgrade the \
              program"
         ))),
+        Ok(Some(Schema::Unreleased(version))) => {
+            anyhow::bail!(UnusablePostgres::Never(unreleased_schema(version)))
+        }
         Ok(Some(Schema::Newer(version))) => tracing::warn!(
             migration = version,
             "the schema is that of a newer program, which this one can run beside: upgrade it soon"

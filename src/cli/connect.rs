@@ -23,7 +23,8 @@ const SERVER_START_TIMEOUT: Duration = Duration::from_secs(5);
 /// The lag of the replica from which a reader of a list must know of it.
 const TOLD_LAG: Duration = Duration::from_secs(3);
 
-/// Connects to the queue. A missing or older schema is an error, and so is one that is too new.
+/// Connects to the queue. A missing or older schema is an error, and so is one that is too new or
+/// that no released program made.
 pub(super) async fn queue(settings: &Settings) -> anyhow::Result<Queue> {
     let queue = database(settings).await?;
     match queue.schema().await.map_err(Error::from)? {
@@ -41,6 +42,9 @@ pub(super) async fn queue(settings: &Settings) -> anyhow::Result<Queue> {
                 "the schema is too new for this program (unknown migration {version}): upgrade the program"
             );
             Err(CliError::NoSchema(text).into())
+        }
+        Some(Schema::Unreleased(version)) => {
+            Err(CliError::NoSchema(app::unreleased_schema(version)).into())
         }
         Some(Schema::Current | Schema::Newer(_)) | None => Ok(queue),
     }
@@ -63,7 +67,7 @@ pub(super) async fn lists(settings: &Settings) -> anyhow::Result<Queue> {
     match queue.schema().await.map_err(Error::from)? {
         Some(Schema::Current | Schema::Newer(_)) | None => {}
         // A migration has not arrived there yet.
-        Some(Schema::Missing | Schema::Older(_) | Schema::TooNew(_)) => {
+        Some(Schema::Missing | Schema::Older(_) | Schema::TooNew(_) | Schema::Unreleased(_)) => {
             return self::queue(settings).await;
         }
     }

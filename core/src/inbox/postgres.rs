@@ -1,4 +1,4 @@
-//! Inboxes in Postgres, by the functions of chapters 15 and 32.
+//! Inboxes in Postgres, by the functions of `0014_inbox.sql`.
 
 use std::collections::HashMap;
 use std::sync::Arc;

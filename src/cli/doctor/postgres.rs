@@ -265,6 +265,16 @@ async fn schema(queue: &Queue, report: &mut Findings) -> bool {
             ),
             false,
         ),
+        Ok(Some(Schema::Unreleased(version))) => (
+            Finding::fail(
+                CHECK,
+                format!(
+                    "it was made by a version that was not released: its migration {version} is not that of this program"
+                ),
+                "use a new database, or drop the schema with all of its jobs, and run flyball migrate",
+            ),
+            false,
+        ),
         Ok(None) => (
             Finding::warn(
                 CHECK,

@@ -164,6 +164,16 @@ async fn a_schema_that_does_not_fit_is_named() {
         "schema",
         "older than this program, which has 1 more",
     );
+    sql(
+        &shell,
+        "update flyball.migration set checksum = '\\x00' where version = 1",
+    )
+    .await;
+    fails(
+        &shell,
+        "schema",
+        "made by a version that was not released: its migration 1",
+    );
     sql(&shell, "drop schema flyball cascade").await;
     fails(&shell, "schema", "there is none yet");
 }

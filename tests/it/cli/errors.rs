@@ -108,6 +108,48 @@ async fn a_schema_that_is_missing_older_or_newer_is_called_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_schema_that_an_unreleased_program_made_is_refused_with_the_way_out() {
+    let shell = shell().await;
+    let mut database =
+        <sqlx::PgConnection as sqlx::Connection>::connect(&shell.variables["DATABASE_URL"])
+            .await
+            .unwrap();
+    shell.ok(&["job", "list"]);
+    // As before its first version: the same numbers with other texts, more of them, and an oldest
+    // program that this one does not know.
+    sqlx::raw_sql(
+        "update flyball.migration set checksum = '\\x00';
+        insert into flyball.migration (version, description, success, checksum, execution_time) values (9999, 'later', true, '', 0);
+        update flyball.compatibility set oldest_program = 9998",
+    )
+    .execute(&mut database)
+    .await
+    .unwrap();
+    let told = "made by a version of Flyball that was not released (its migration 1 is not that of \
+                this program) and cannot be brought up to date: set DATABASE_URL to a new database";
+
+    for command in [
+        &["job", "list"][..],
+        &["migrate"],
+        &["serve", "--listen", "127.0.0.1:0"],
+    ] {
+        shell.refused(command, 69, told);
+    }
+
+    let left: i64 = sqlx::query_scalar(
+        "select count(*) from flyball.migration where checksum in ('\\x00', '')",
+    )
+    .fetch_one(&mut database)
+    .await
+    .unwrap();
+    let all: i64 = sqlx::query_scalar("select count(*) from flyball.migration")
+        .fetch_one(&mut database)
+        .await
+        .unwrap();
+    assert_eq!(left, all);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_error_of_a_command_that_was_asked_for_json_is_json_with_its_exit_code() {
     let shell = shell().await;
     shell.ok(&["migrate"]);

@@ -8,9 +8,9 @@ use sqlx::{Row, query};
 use crate::jobs::Error;
 use crate::postgres::Transaction;
 
-// The lock is that of a row, which no other role can take. Programs without migration 33 take an
-// advisory lock instead, so both are taken: a row tells that the first is held by this transaction,
-// and its column whether the second is as well.
+// The lock is that of a row, which no other role can take. A program of before the first
+// version takes an advisory lock instead, so both are taken: a row tells that the first is held by
+// this transaction, and its column whether the second is as well.
 pub(super) const LOCK: &str = "
 select pg_try_advisory_xact_lock(hashtextextended('flyball.publications', 0)) as is_free_of_older
 from (select from flyball.mutex where name = 'publications' for update skip locked) held";
@@ -19,7 +19,7 @@ from (select from flyball.mutex where name = 'publications' for update skip lock
 /// moment, but every role that may connect can take it and keep it.
 const RESPECTED_FOR: Duration = Duration::from_secs(5);
 
-/// The collectors of programs without migration 33, as far as their lock tells of them.
+/// The collectors of programs of before the first version, as far as their lock tells of them.
 #[derive(Debug, Default)]
 pub struct OlderCollectors {
     held: Mutex<Option<HeldLock>>,

@@ -5,7 +5,7 @@
 //! would leave both on a connection that another client gets next. The record of applied migrations
 //! has the driver's format.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,8 @@ use crate::postgres::Transaction;
 /// The version, the description and the statements of each file in `migrations/`.
 const MIGRATIONS: &[(i64, &str, &str)] = include!(concat!(env!("OUT_DIR"), "/migrations.rs"));
 
-/// The embedded migrations, safe to run twice and beside running workers.
+/// The embedded migrations, safe to run twice and beside running workers. Those of a released
+/// version are never edited: what was applied is compared with its text here.
 ///
 /// Their record is in our own schema under its full name: a bare name would be looked up in another
 /// schema as soon as the database's user is called `flyball`, and every migration would run a
@@ -100,10 +101,12 @@ pub enum Schema {
     Newer(i64),
     /// A later program has applied this migration, and the schema lacks what this program needs.
     TooNew(i64),
+    /// This migration was applied with another text, so no released program made the schema.
+    Unreleased(i64),
 }
 
 pub(super) const VERSIONS: &str =
-    "select version from flyball.migration where success order by version";
+    "select version, checksum from flyball.migration where success order by version";
 
 pub(super) const OLDEST_PROGRAM: &str = "select oldest_program from flyball.compatibility";
 
@@ -126,11 +129,14 @@ impl Queue {
             }
             Err(error) => return Err(error),
         };
-        let run = rows
-            .iter()
-            .map(|row| row.try_get("version"))
-            .collect::<Result<BTreeSet<i64>, _>>()?;
-        if let Some(newest) = run.iter().rev().find(|version| is_unknown(**version)) {
+        let mut run: BTreeMap<i64, Vec<u8>> = BTreeMap::new();
+        for row in &rows {
+            run.insert(row.try_get("version")?, row.try_get("checksum")?);
+        }
+        if let Some(version) = first_other(&run) {
+            return Ok(Some(Schema::Unreleased(version)));
+        }
+        if let Some(newest) = run.keys().rev().find(|version| is_unknown(**version)) {
             let oldest = oldest_program(&self.pool).await?;
             return Ok(Some(if is_served(oldest) {
                 Schema::Newer(*newest)
@@ -140,7 +146,7 @@ impl Queue {
         }
         let missing = MIGRATOR
             .iter()
-            .filter(|migration| !run.contains(&migration.version))
+            .filter(|migration| !run.contains_key(&migration.version))
             .count();
         Ok(Some(match (run.is_empty(), missing) {
             (true, _) => Schema::Missing,
@@ -152,7 +158,7 @@ impl Queue {
     /// Brings the schema up to date; returns the number of migrations applied.
     ///
     /// A schema with migrations of a later program is left as it is, if this program can work
-    /// beside it.
+    /// beside it. One that no released program made is refused.
     pub async fn migrate(&self) -> Result<usize, MigrateError> {
         let mut done = 0;
         let mut last = Instant::now();
@@ -216,26 +222,22 @@ impl Queue {
         sqlx::raw_sql(LOCK).execute(&mut *transaction).await?;
         sqlx::raw_sql(RECORD).execute(&mut *transaction).await?;
         let applied = applied(&mut transaction).await?;
+        if let Some(version) = first_other(&applied) {
+            return Err(MigrateError::VersionMismatch(version));
+        }
         if let Some(version) = applied.keys().find(|version| is_unknown(**version))
             && !is_served(oldest_program(&mut *transaction).await?)
         {
             return Err(MigrateError::VersionMissing(*version));
         }
-        for migration in MIGRATOR.iter() {
-            match applied.get(&migration.version) {
-                Some(checksum) if **checksum != *migration.checksum => {
-                    return Err(MigrateError::VersionMismatch(migration.version));
-                }
-                Some(_) => {}
-                None => {
-                    apply(&mut transaction, migration).await?;
-                    transaction.commit().await?;
-                    return Ok(true);
-                }
-            }
+        let pending = MIGRATOR
+            .iter()
+            .find(|migration| !applied.contains_key(&migration.version));
+        if let Some(migration) = pending {
+            apply(&mut transaction, migration).await?;
         }
         transaction.commit().await?;
-        Ok(false)
+        Ok(pending.is_some())
     }
 }
 
@@ -245,6 +247,16 @@ fn gave_way(error: &MigrateError) -> bool {
         MigrateError::Execute(cause) | MigrateError::ExecuteMigration(cause, _) => is_locked(cause),
         _ => false,
     }
+}
+
+/// Returns the first migration of this program that was applied with another text.
+fn first_other(applied: &BTreeMap<i64, Vec<u8>>) -> Option<i64> {
+    let is_other = |migration: &&Migration| {
+        let checksum = applied.get(&migration.version);
+        checksum.is_some_and(|checksum| **checksum != *migration.checksum)
+    };
+    let other = MIGRATOR.iter().find(is_other)?;
+    Some(other.version)
 }
 
 /// Returns true for a migration of a later program.

@@ -1,7 +1,8 @@
 //! The queue store in Postgres: one statement per function, every statement a constant.
 //!
 //! Hot paths are single statements, so that a caller that is cancelled half-way cannot leave a
-//! transaction open on a pooled connection. The tables are documented in `core/migrations/`.
+//! transaction open on a pooled connection. The tables are documented in
+//! `core/migrations/0001_schema.sql`.
 
 mod after;
 mod cancel;

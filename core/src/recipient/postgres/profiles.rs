@@ -1,4 +1,5 @@
-//! The profiles of recipients: written, shown and erased by the functions of chapter 12.
+//! The profiles of recipients: written, shown and erased by the functions of
+//! `0012_recipients.sql`.
 
 use std::collections::BTreeMap;
 

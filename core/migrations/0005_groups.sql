@@ -1,63 +1,10 @@
--- Chapter 17: groups of jobs: a batch with counts, and a callback job when all of its jobs have ended.
+-- Chapter 5: groups of jobs: a batch with counts, and a callback job when all of its jobs have
+-- ended.
 --
--- No job waits for its group. Who adds a job, and who ends one, writes a row of its own and never the
--- group's; so an open transaction that added a job holds up nobody. The rows are added to the group's
--- counts by whoever comes first, under the lock of the group's row, and the one that finds the last
--- job ended enqueues the callback in the same transaction.
-
-create table flyball.job_group (
-    id          bigint      generated always as identity primary key,
-    -- The owner of the group and of its callback: '' for operators, a tenant, or a role.
-    owner       text        not null default '',
-    -- The tenant of its jobs; '' for the operators' own.
-    tenant      text        not null default '',
-    module      text        not null default '',
-    name        text        not null default '',
-    -- The job that is enqueued when all have ended, with the fields of a job; null for none.
-    callback    jsonb,
-    -- Its jobs, and those that have ended. A dead job that is requeued is not dead any more.
-    jobs        bigint      not null default 0,
-    completed   bigint      not null default 0,
-    dead        bigint      not null default 0,
-    cancelled   bigint      not null default 0,
-    created_at  timestamptz not null default clock_timestamp(),
-    -- Time from which no job can join.
-    sealed_at   timestamptz,
-    cancelled_at timestamptz,
-    ended_at    timestamptz,
-    callback_job_id bigint,
-    -- The reason for which the callback could not be enqueued, and the time of the next try.
-    callback_problem text,
-    retry_at    timestamptz
-) with (fillfactor = 50);
-create index job_group_tenant on flyball.job_group (tenant, id) where tenant <> '';
-create index job_group_ended on flyball.job_group (ended_at) where ended_at is not null;
-create index job_group_retry on flyball.job_group (retry_at) where retry_at is not null;
-
--- Members that have not ended for good: those that wait or run, and dead ones.
-create table flyball.group_member (
-    job_id   bigint  primary key,
-    group_id bigint  not null,
-    dead     boolean not null default false
-) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0,
-    vacuum_truncate = off);
-create index group_member_group on flyball.group_member (group_id, job_id);
-
--- Changes of counts that are not in the group's row yet.
-create table flyball.group_change (
-    group_id  bigint not null,
-    jobs      bigint not null default 0,
-    completed bigint not null default 0,
-    dead      bigint not null default 0,
-    cancelled bigint not null default 0
-) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0,
-    vacuum_truncate = off);
-create index group_change_group on flyball.group_change (group_id);
-
--- The group of a job; null for none.
-alter table flyball.job add column group_id bigint;
--- Lists the jobs of a group. The others are left out.
-create index job_in_group on flyball.job (group_id, id) where group_id is not null;
+-- No job waits for its group. Who adds a job, and who ends one, writes a row of its own and never
+-- the group's; so an open transaction that added a job holds up nobody. The rows are added to the
+-- group's counts by whoever comes first, under the lock of the group's row, and the one that finds
+-- the last job ended enqueues the callback in the same transaction.
 
 -- === Members =====================================================================================
 
@@ -96,71 +43,7 @@ language sql volatile as $$
     insert into flyball.group_change (group_id, jobs) values (add_members.group_id, cardinality(add_members.jobs));
 $$;
 
--- A member has ended for good. The row of a member is there once, so a copy of its last attempt, as
--- when a day is pruned, counts nothing.
-create function flyball.count_ended_member() returns trigger
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
-begin
-    with ended as (
-        delete from flyball.group_member m where m.job_id = new.job_id returning m.group_id, m.dead
-    )
-    insert into flyball.group_change (group_id, completed, dead, cancelled)
-    select e.group_id, (new.outcome = 'completed')::int, -(e.dead::int), (new.outcome <> 'completed')::int from ended e;
-    return null;
-end $$;
-
--- A member has become a dead letter, or is one no longer.
-create function flyball.count_dead_member() returns trigger
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
-declare
-    is_dead constant boolean := tg_op = 'INSERT';
-    member  constant bigint := case when tg_op = 'INSERT' then new.job_id else old.job_id end;
-begin
-    with changed as (
-        update flyball.group_member m set dead = is_dead where m.job_id = member and m.dead <> is_dead returning m.group_id
-    )
-    insert into flyball.group_change (group_id, dead)
-    select c.group_id, case when is_dead then 1 else -1 end from changed c;
-    return null;
-end $$;
-
--- Whatever ends a job writes one of these rows. The last bit of the id is set for members alone, so a
--- job of no group costs one comparison.
-create trigger attempt_ends_member after insert on flyball.attempt
-    for each row when (new.job_id & 1 = 1 and new.outcome in ('completed', 'cancelled', 'dropped'))
-    execute function flyball.count_ended_member();
-create trigger dead_member after insert on flyball.dead
-    for each row when (new.job_id & 1 = 1) execute function flyball.count_dead_member();
-create trigger revived_member after delete on flyball.dead
-    for each row when (old.job_id & 1 = 1) execute function flyball.count_dead_member();
-
 -- === Ends ========================================================================================
-
--- Enqueues jobs of a JSON array whose fields have been checked, for an owner of unique keys.
-create function flyball.enqueue_json_as(owner text, module text, jobs jsonb, group_id bigint default null)
-returns table (job_id bigint, duplicate boolean)
-language sql volatile as $$
-    select e.job_id, e.duplicate
-    from (
-        select array_agg(f.kind order by a.n) as kinds, array_agg(coalesce(a.j -> 'args', '{}') order by a.n) as args,
-            array_agg(coalesce(f.throttle, 'default') order by a.n) as throttles, array_agg(coalesce(f.key, '') order by a.n) as keys,
-            array_agg(coalesce(f.priority, 1) order by a.n) as priorities, array_agg(f.run_at order by a.n) as run_ats,
-            array_agg(coalesce(f.max_attempts, 10) order by a.n) as max_attempts, array_agg(f.unique_key order by a.n) as unique_keys,
-            array_agg(flyball.seconds_of(f.unique_for) order by a.n) as unique_fors, array_agg(coalesce(f.cost, 1) order by a.n) as costs,
-            array_agg(f.traceparent order by a.n) as traceparents, array_agg(flyball.seconds_of(f.timeout) order by a.n) as timeouts,
-            array_agg(flyball.seconds_of(f.debounce) order by a.n) as debounces,
-            array_agg(flyball.seconds_of(f.debounce_max) order by a.n) as debounce_maxes,
-            array_agg(coalesce(f.replace, false) order by a.n) as replaces, array_agg(enqueue_json_as.group_id) as groups
-        from jsonb_array_elements(enqueue_json_as.jobs) with ordinality as a(j, n)
-        cross join lateral jsonb_to_record(a.j) as f(kind text, throttle text, key text, priority int,
-            run_at timestamptz, max_attempts int, unique_key text, unique_for jsonb, cost float8, traceparent text,
-            timeout jsonb, debounce jsonb, debounce_max jsonb, replace boolean)
-        having count(*) > 0
-    ) c
-    cross join lateral flyball.enqueue_rows_as(enqueue_json_as.owner, true, c.kinds, c.args, c.throttles, c.keys, c.priorities, c.run_ats,
-        c.max_attempts, c.unique_keys, c.unique_fors, c.costs, c.traceparents, c.timeouts, c.debounces, c.debounce_maxes, c.replaces,
-        enqueue_json_as.module, false, c.groups) e
-$$;
 
 -- The counts of a group, as its callback gets them.
 create function flyball.group_counts(g flyball.job_group) returns jsonb
@@ -168,14 +51,16 @@ language sql immutable parallel safe
 return jsonb_build_object('id', (g).id, 'name', (g).name, 'jobs', (g).jobs, 'completed', (g).completed, 'dead', (g).dead,
     'cancelled', (g).cancelled);
 
--- The callback with the counts of its group in its arguments, as `group`; in those of a request it is
--- in the body, or in the data of its template. Kinds that come with Flyball and know no such argument
--- get none, and a `group` of the callback's own is kept.
+-- The callback with the counts of its group in its arguments, as `group`; in those of a request it
+-- is in the body, or in the data of its template. Kinds that come with Flyball and know no such
+-- argument get none, and a `group` of the callback's own is kept. A callback whose body is marked
+-- as a secret as a whole goes without the counts: the field `$encrypted` must be alone.
 create function flyball.callback_with(callback jsonb, counts jsonb) returns jsonb
 language sql immutable parallel safe
 return (
     select case
         when jsonb_typeof(a.args) <> 'object' or a.kind in ('notification', 'reindex', 'batch') then callback
+        when a.place ?| array['$secret', '$encrypted'] then callback
         when a.kind <> 'http' then callback || jsonb_build_object('args', a.added || a.args)
         when a.args ? 'template' and jsonb_typeof(coalesce(a.args -> 'data', '{}')) = 'object'
             then callback || jsonb_build_object('args', a.args || jsonb_build_object('data', a.added || coalesce(a.args -> 'data', '{}')))
@@ -185,19 +70,29 @@ return (
                 || jsonb_build_object('body', a.added || coalesce(nullif(a.args -> 'body', 'null'), '{}')))
         else callback end
     from (
-        select callback ->> 'kind' as kind, coalesce(callback -> 'args', '{}') as args, jsonb_build_object('group', counts) as added
+        select callback ->> 'kind' as kind, coalesce(callback -> 'args', '{}') as args, jsonb_build_object('group', counts) as added,
+            case
+                when callback ->> 'kind' <> 'http' then callback -> 'args'
+                when callback -> 'args' ? 'template' then callback #> '{args,data}'
+                else callback #> '{args,body}'
+            end as place
     ) a
 );
 
--- Adds the changes of a group to its counts; the caller holds the lock of its row. If it is sealed and
--- all its jobs have ended, it ends with its callback enqueued, and the function returns true. A callback
--- that is refused, for instance by a full lane, is tried again.
+-- Adds the changes of a group to its counts; the caller holds the lock of its row. If it is sealed
+-- and all its jobs have ended, it ends with its callback enqueued, and the function returns true. A
+-- callback that is refused, for instance by a full lane, is tried again, and so is one whose unique
+-- key another job holds: that job is not the callback, and may have run before the group has ended.
+-- An open transaction that has locked what the callback needs, such as its unique key, puts the end
+-- of this group off, and of no other.
 create function flyball.settle_group(group_id bigint) returns boolean
-language plpgsql volatile as $$
+language plpgsql as $$
 #variable_conflict use_variable
 declare
     g        flyball.job_group;
+    enqueued record;
     callback bigint;
+    patience constant text := current_setting('lock_timeout');
 begin
     with folded as (
         delete from flyball.group_change c
@@ -219,12 +114,24 @@ begin
     end if;
     begin
         if g.callback is not null then
-            select e.job_id into callback
-            from flyball.enqueue_json_as(g.owner, g.module,
+            perform set_config('lock_timeout', '100ms', true);
+            select e.job_id, e.duplicate and not e.replaced as is_taken into enqueued
+            from flyball.enqueue_json_rows(g.owner, g.module,
                 jsonb_build_array(flyball.callback_with(g.callback, flyball.group_counts(g)))) e;
+            if enqueued.is_taken then
+                raise exception using errcode = '23505',
+                    message = format('callback.unique_key: job %s holds it; the callback is enqueued when the key is free', enqueued.job_id);
+            end if;
+            callback := enqueued.job_id;
+            perform set_config('lock_timeout', patience, true);
         end if;
-    exception when data_exception or integrity_constraint_violation or raise_exception or configuration_limit_exceeded or insufficient_privilege then
-        update flyball.job_group u set callback_problem = left(sqlerrm, 1000), retry_at = clock_timestamp() + interval '10 seconds'
+    exception when data_exception or integrity_constraint_violation or raise_exception or configuration_limit_exceeded or insufficient_privilege
+        or lock_not_available then
+        update flyball.job_group u
+        set callback_problem = case sqlstate
+                when '55P03' then 'callback: an open transaction holds what it needs, such as its unique_key; it is enqueued when that is free'
+                else left(sqlerrm, 1000) end,
+            retry_at = clock_timestamp() + interval '10 seconds'
         where u.id = group_id;
         return false;
     end;
@@ -234,33 +141,49 @@ begin
     return true;
 end $$;
 
--- Adds what has changed to the counts of up to `most` groups; returns how many ended, and whether there
--- may be more to do. Groups that another transaction holds are left to it, or to the next call.
-create function flyball.settle_groups(most int default 100, out ended int, out more boolean)
+-- Adds what has changed to the counts of up to `most` groups, and enqueues calls of webhooks;
+-- returns how many groups ended, whether there may be more to do, and the number of calls. Groups
+-- that another transaction holds are left to it, or to the next call; they do not count towards
+-- `most`, and neither do the changes of one group.
+create function flyball.settle_groups(most int default 100, out ended int, out more boolean, out calls int)
 language plpgsql volatile as $$
 #variable_conflict use_variable
 declare
     found_groups bigint[];
-    settled      int := 0;
+    tried_again  bigint[];
     one          bigint;
 begin
     ended := 0;
     found_groups := array(
-        select distinct c.group_id from (select d.group_id from flyball.group_change d order by d.group_id limit 10000) c limit most
+        with recursive hop as (
+            (select d.group_id from flyball.group_change d order by d.group_id limit 1)
+            union all
+            select n.group_id
+            from hop h
+            cross join lateral (
+                select d.group_id from flyball.group_change d where d.group_id > h.group_id order by d.group_id limit 1
+            ) n
+        )
+        select g.id
+        from (select h.group_id from hop h limit 10000) c
+        cross join lateral (
+            select j.id from flyball.job_group j where j.id = c.group_id for no key update skip locked
+        ) g
+        limit most
     );
-    for one in
-        select g.id from flyball.job_group g
-        where g.id = any(found_groups || array(
-            select r.id from flyball.job_group r where r.retry_at <= clock_timestamp() order by r.retry_at limit most))
-        order by g.id
+    tried_again := array(
+        select r.id from flyball.job_group r
+        where r.retry_at <= clock_timestamp() and r.id <> all (found_groups)
+        order by r.retry_at
+        limit most
         for no key update skip locked
-    loop
-        settled := settled + 1;
+    );
+    foreach one in array found_groups || tried_again loop
         if flyball.settle_group(one) then
             ended := ended + 1;
         end if;
     end loop;
-    more := cardinality(found_groups) = most and settled > 0;
+    select e.enqueued, e.more or cardinality(found_groups) = most into calls, more from flyball.enqueue_calls() e;
 end $$;
 
 -- === Create and seal =============================================================================
@@ -268,7 +191,7 @@ end $$;
 -- Refuses a name or a callback that is not acceptable. The callback is enqueued on trial and taken
 -- back, so the same rules hold as for every job.
 create function flyball.check_new_group(name text, callback jsonb) returns void
-language plpgsql volatile as $$
+language plpgsql volatile set standard_conforming_strings = on as $$
 #variable_conflict use_variable
 declare
     field   text;
@@ -282,6 +205,8 @@ begin
         return;
     elsif jsonb_typeof(callback) <> 'object' then
         perform flyball.refuse('create_group', 'callback', format('must be a job as an object, not %s', jsonb_typeof(callback)));
+    elsif callback ? 'after' then
+        perform flyball.refuse('create_group', 'callback.after', 'must be left out: the callback runs after the group');
     elsif callback ? 'group' then
         perform flyball.refuse('create_group', 'callback.group', 'must be left out: the callback runs after the group and is not in one');
     end if;
@@ -302,6 +227,27 @@ begin
                     regexp_replace(message, '^enqueue_many: jobs(\[0\])?[a-z_.]*: ', '')),
                 hint = 'Nothing was created.';
     end;
+end $$;
+
+-- Seals a group of an owner; null for any. Returns 'sealed', 'ended' if all its jobs have ended by now,
+-- 'already sealed', 'already ended' or 'not found'.
+create function flyball.seal_group_of(group_id bigint, owner text) returns text
+language plpgsql volatile as $$
+#variable_conflict use_variable
+declare
+    g flyball.job_group;
+begin
+    -- Waits for the transactions that add jobs.
+    select * into g from flyball.job_group u where u.id = group_id and (owner is null or u.owner = owner) for update;
+    if not found then
+        return 'not found';
+    elsif g.ended_at is not null then
+        return 'already ended';
+    elsif g.sealed_at is not null then
+        return 'already sealed';
+    end if;
+    update flyball.job_group u set sealed_at = clock_timestamp() where u.id = group_id;
+    return case when flyball.settle_group(group_id) then 'ended' else 'sealed' end;
 end $$;
 
 -- Creates a group for an owner of unique keys, with jobs that were checked, which seal it; the HTTP API
@@ -326,7 +272,7 @@ end $$;
 -- them, it is sealed; without, jobs join by their field `group` until flyball.seal_group.
 create function flyball.create_group(callback jsonb default null, name text default '', jobs jsonb default null,
     out group_id bigint, out job_ids bigint[], out duplicates boolean[])
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set standard_conforming_strings = on as $$
 #variable_conflict use_variable
 begin
     if jsonb_typeof(jobs) = 'null' then
@@ -352,27 +298,7 @@ begin
         perform flyball.seal_group_of(group_id, null);
     end if;
 end $$;
-
--- Seals a group of an owner; null for any. Returns 'sealed', 'ended' if all its jobs have ended by now,
--- 'already sealed', 'already ended' or 'not found'.
-create function flyball.seal_group_of(group_id bigint, owner text) returns text
-language plpgsql volatile as $$
-#variable_conflict use_variable
-declare
-    g flyball.job_group;
-begin
-    -- Waits for the transactions that add jobs.
-    select * into g from flyball.job_group u where u.id = group_id and (owner is null or u.owner = owner) for update;
-    if not found then
-        return 'not found';
-    elsif g.ended_at is not null then
-        return 'already ended';
-    elsif g.sealed_at is not null then
-        return 'already sealed';
-    end if;
-    update flyball.job_group u set sealed_at = clock_timestamp() where u.id = group_id;
-    return case when flyball.settle_group(group_id) then 'ended' else 'sealed' end;
-end $$;
+comment on function flyball.create_group is 'Creates a group of jobs, with a callback job for when all have ended.';
 
 -- The groups that the caller reaches: all of them for an operator that acts for no tenant (null), else
 -- those of one owner.
@@ -382,13 +308,16 @@ return case when flyball.is_operator() and flyball.caller_tenant() = '' then nul
 
 -- Says that no more jobs join a group: when all have ended, its callback is enqueued.
 create function flyball.seal_group(group_id bigint) returns text
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set standard_conforming_strings = on as $$
 begin
     return flyball.seal_group_of(seal_group.group_id, flyball.group_reach());
 end $$;
+comment on function flyball.seal_group is 'Says that no more jobs join a group.';
 
--- A group with the changes that are not in its row yet. Never more jobs have ended than were counted:
--- the changes of one job may come in two parts.
+-- === Show ========================================================================================
+
+-- A group with the changes that are not in its row yet, its callback as the API shows jobs. Never
+-- more jobs have ended than were counted: the changes of one job may come in two parts.
 create function flyball.group_view(g flyball.job_group) returns jsonb
 language sql stable
 return (
@@ -396,8 +325,9 @@ return (
         'state', case when (g).ended_at is not null then 'ended' when (g).sealed_at is not null then 'running' else 'open' end,
         'jobs', c.jobs, 'pending', greatest(c.jobs - c.completed - c.dead - c.cancelled, 0), 'completed', c.completed, 'dead', c.dead,
         'cancelled', c.cancelled, 'created_at', (g).created_at, 'sealed_at', (g).sealed_at, 'cancelled_at', (g).cancelled_at,
-        'ended_at', (g).ended_at, 'callback', (g).callback, 'callback_job_id', (g).callback_job_id,
-        'callback_problem', (g).callback_problem)
+        'ended_at', (g).ended_at, 'callback', (g).callback || case when (g).callback ? 'args'
+            then jsonb_build_object('args', flyball.shown_args((g).callback ->> 'kind', (g).callback -> 'args')) else '{}' end,
+        'callback_job_id', (g).callback_job_id, 'callback_problem', (g).callback_problem)
     from (
         select (g).jobs + coalesce(sum(d.jobs), 0)::bigint as jobs, (g).completed + coalesce(sum(d.completed), 0)::bigint as completed,
             (g).dead + coalesce(sum(d.dead), 0)::bigint as dead, (g).cancelled + coalesce(sum(d.cancelled), 0)::bigint as cancelled
@@ -407,12 +337,42 @@ return (
 
 -- A group of the caller's, or null.
 create function flyball.show_group(group_id bigint) returns jsonb
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set standard_conforming_strings = on as $$
 begin
     return (
         select flyball.group_view(g) from flyball.job_group g
         where g.id = show_group.group_id and g.owner = coalesce(flyball.group_reach(), g.owner));
 end $$;
+comment on function flyball.show_group is 'A group of the caller''s: its state, its counts and its callback.';
+
+-- The caller's groups as flyball.show_group shows them, newest first; of a state, or created before a
+-- time. Groups that nobody seals stay open for ever.
+create function flyball.list_groups(in_state text default null, created_before timestamptz default null, before bigint default null,
+    most int default 100)
+returns setof jsonb
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set plan_cache_mode = force_custom_plan
+set standard_conforming_strings = on as $$
+#variable_conflict use_column
+declare
+    reach constant text := flyball.group_reach();
+begin
+    perform flyball.check_most('list_groups', most);
+    if in_state not in ('open', 'running', 'ended') then
+        perform flyball.refuse('list_groups', 'in_state', format('%s is not a state of a group; allowed are open, running and ended',
+            to_json(left(in_state, 40))));
+    end if;
+    return query
+        select flyball.group_view(g) from flyball.job_group g
+        where (reach is null or g.owner = reach) and g.id < coalesce(list_groups.before, 9223372036854775807)
+            and (list_groups.created_before is null or g.created_at < list_groups.created_before)
+            and (in_state is null
+                or in_state = 'open' and g.sealed_at is null
+                or in_state = 'running' and g.sealed_at is not null and g.ended_at is null
+                or in_state = 'ended' and g.ended_at is not null)
+        order by g.id desc
+        limit most;
+end $$;
+comment on function flyball.list_groups is 'The caller''s groups, newest first.';
 
 -- === Cancel ======================================================================================
 
@@ -421,7 +381,8 @@ end $$;
 -- there is no such group. A member that is in no table of jobs any more counts as cancelled.
 create function flyball.cancel_group(group_id bigint, by text default null, why text default '', tenant text default null,
     max_jobs int default 1000, out cancelled bigint, out requested bigint, out more boolean)
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off as $$
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off
+set standard_conforming_strings = on as $$
 #variable_conflict use_variable
 declare
     found_members bigint[];
@@ -434,7 +395,9 @@ begin
             coalesce(max_jobs::text, 'null')));
     end if;
     -- Waits for the transactions that add jobs.
-    perform from flyball.job_group g where g.id = group_id and (tenant is null or g.tenant = tenant) for update;
+    perform from flyball.job_group g where g.id = group_id and (tenant is null or g.tenant = tenant)
+        and g.tenant = coalesce(flyball.bound_tenant(), g.tenant)
+    for update;
     if not found then
         return;
     end if;
@@ -476,16 +439,11 @@ begin
         jsonb_build_object('cancelled', cancelled, 'requested', requested), why);
     perform flyball.settle_group(group_id);
 end $$;
+comment on function flyball.cancel_group is 'Cancels up to max_jobs jobs of a group; call again while more is true.';
 
 -- === Permissions =================================================================================
 
-revoke execute on function flyball.group_owner, flyball.check_group, flyball.add_members, flyball.count_ended_member,
-    flyball.count_dead_member, flyball.enqueue_json_as, flyball.group_counts, flyball.callback_with, flyball.settle_group,
-    flyball.settle_groups, flyball.check_new_group, flyball.create_group_as, flyball.seal_group_of, flyball.group_reach,
-    flyball.group_view, flyball.cancel_group
+revoke execute on function flyball.group_owner, flyball.check_group, flyball.add_members, flyball.group_counts, flyball.callback_with,
+    flyball.settle_group, flyball.settle_groups, flyball.check_new_group, flyball.seal_group_of, flyball.create_group_as,
+    flyball.group_reach, flyball.group_view, flyball.cancel_group
 from public;
-
-comment on function flyball.create_group is 'Creates a group of jobs, with a callback job for when all have ended.';
-comment on function flyball.seal_group is 'Says that no more jobs join a group.';
-comment on function flyball.show_group is 'A group of the caller''s: its state, its counts and its callback.';
-comment on function flyball.cancel_group is 'Cancels up to max_jobs jobs of a group; call again while more is true.';

@@ -1,119 +1,28 @@
--- Chapter 4: operations on existing jobs. Functions on one job run with the rights of the schema's
+-- Chapter 6: operations on existing jobs. Functions on one job run with the rights of the schema's
 -- owner, so a single grant gives a role one of them; functions on many jobs run with the caller's
--- rights. By default only the owner may call them.
+-- rights. By default only the owner may call them. A role with a tenant changes the jobs of its
+-- tenant alone, whatever it was granted.
 --
 -- A function that walks over many rows reads a bounded number of them and returns where to
 -- continue, so no call holds locks for long and none becomes slower with the size of the queue.
 
--- A row means that everything is paused: no worker claims until it is deleted.
-create table flyball.pause (
-    one   boolean     primary key default true check (one),
-    since timestamptz not null default now(),
-    by    text        not null default '',
-    why   text        not null default ''
-);
-
--- The audit log.
-create table flyball.audit (
-    id      bigint      generated always as identity primary key,
-    at      timestamptz not null default clock_timestamp(),
-    actor   text        not null,
-    action  text        not null,
-    subject text        not null,
-    before  jsonb,
-    after   jsonb,
-    why     text,
-    -- The HTTP API's token, by its name in the settings, and its tenant; null for other entry
-    -- points.
-    token   text,
-    tenant  text
-);
-
--- Browser sessions that were ended before they expired. A session is a signed cookie without a row
--- of its own; the digest of a revoked one is kept here until it expires, so that every process
--- refuses it.
-create table flyball.revoked_session (
-    digest  text   primary key,
-    until_s bigint not null
-);
-
--- === Helpers =====================================================================================
-
--- The actor: the owner of the schema may name another one, as the server does; every other caller
--- is recorded under the name of its role. The server appends the token after a unit separator, and
--- its tenant after another.
-create function flyball.audit_actor(by text) returns text
-language sql stable
-return left(case when flyball.caller() = current_user then coalesce(nullif(by, ''), flyball.caller()::text)
-    else translate(flyball.caller()::text, chr(31), '') end, 400);
-
--- Refuses an argument.
-create function flyball.refuse(what text, field text, message text) returns void
-language plpgsql as $$
-begin
-    raise exception using
-        errcode = '22023',
-        column = field,
-        message = format('%s: %s: %s', what, field, message),
-        hint = 'Nothing was changed.';
-end $$;
-
--- Writes one line of the audit log per operation, however many batches it takes: the numbers of a
--- later batch are added to it.
-create function flyball.write_audit(operation bigint, actor text, action text, subject text, before jsonb, after jsonb, why text)
-returns bigint
-language plpgsql as $$
-#variable_conflict use_column
-declare
-    actor_name   constant text := left(split_part(write_audit.actor, chr(31), 1), 200);
-    actor_token  constant text := nullif(split_part(write_audit.actor, chr(31), 2), '');
-    actor_tenant constant text := nullif(split_part(write_audit.actor, chr(31), 3), '');
-    entry_id     bigint;
-begin
-    update flyball.audit a
-    set after = (
-        select jsonb_object_agg(n.key, case jsonb_typeof(n.value)
-            when 'number' then to_jsonb((n.value)::numeric + coalesce((a.after -> n.key)::numeric, 0)) else n.value end)
-        from jsonb_each(write_audit.after) n
-    )
-    where a.id = write_audit.operation and a.action = write_audit.action and a.actor = actor_name and a.token is not distinct from actor_token
-        and a.tenant is not distinct from actor_tenant
-    returning a.id into entry_id;
-    if entry_id is null then
-        insert into flyball.audit (actor, action, subject, before, after, why, token, tenant)
-        values (actor_name, write_audit.action, write_audit.subject, write_audit.before, write_audit.after, left(coalesce(write_audit.why, ''), 1000), actor_token, actor_tenant)
-        returning id into entry_id;
-    end if;
-    return entry_id;
-end $$;
-
--- Returns what is wrong with the name of a lane, by the rules of enqueue; or nothing.
-create function flyball.check_lane(what text, throttle text, key text) returns void
-language plpgsql as $$
-begin
-    if check_lane.throttle is null or check_lane.throttle !~ '^[A-Za-z0-9._/:{}-]+$' or octet_length(check_lane.throttle) > 128 then
-        perform flyball.refuse(what, 'throttle', format('%s is not a throttle''s name; use 1 to 128 letters, digits or any of . _ - / : { }',
-            coalesce(to_json(left(check_lane.throttle, 64))::text, 'null')));
-    elsif check_lane.key is null then
-        perform flyball.refuse(what, 'key', 'must not be null; '''' is the lane of jobs without a key');
-    elsif octet_length(check_lane.key) > 512 then
-        perform flyball.refuse(what, 'key', format('is %s bytes long; at most 512 are allowed', octet_length(check_lane.key)));
-    end if;
-end $$;
-
 -- === One job =====================================================================================
 
--- An operation for a tenant reaches the jobs of that tenant; those of others are not found, as if
--- they did not exist. Without a tenant it reaches all jobs.
+-- An operation for a tenant reaches the jobs of that tenant, and one of a role with a tenant those
+-- of the role's; others are not found, as if they did not exist. Without either it reaches all
+-- jobs. It is volatile as flyball.ends_of is.
 create function flyball.is_of_tenant(job_id bigint, tenant text) returns boolean
-language sql stable
-return is_of_tenant.tenant is null
-    or exists (select from flyball.job j where j.id = is_of_tenant.job_id and j.tenant = is_of_tenant.tenant);
+language sql volatile
+return (is_of_tenant.tenant is null
+        or exists (select from flyball.job j where j.id = is_of_tenant.job_id and j.tenant = is_of_tenant.tenant))
+    and (flyball.bound_tenant() is null
+        or exists (select from flyball.job j where j.id = is_of_tenant.job_id and j.tenant = flyball.bound_tenant()));
 
 -- The state of a job; null if there is no such job. A job is in one table at a time, and in none
--- once it has ended.
+-- once it has ended. It is volatile as flyball.ends_of is.
 create function flyball.job_state(job_id bigint) returns text
-language sql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+language sql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off
+set standard_conforming_strings = on set jit = off as $$
     select case
         when exists (select from flyball.lease l where l.job_id = j.id) then 'running'
         when exists (select from flyball.ready r where r.lane_id in (j.lane_id, j.admission_lane) and r.priority = j.priority and r.job_id = j.id) then 'ready'
@@ -126,11 +35,14 @@ language sql stable security definer set search_path = pg_catalog, pg_temp set e
     from flyball.job j
     where j.id = job_state.job_id
 $$;
+comment on function flyball.job_state is 'The state of a job: scheduled, ready, running, retryable, completed, cancelled or dead; null if there is no such job.';
 
 -- Cancels a waiting job at once and asks a running one to stop. Returns 'cancelled', 'requested',
--- 'already completed' (or cancelled, or dead), or 'not found'.
+-- 'already completed' (or cancelled, or dead), or 'not found'. A request that is there already is
+-- left alone, so that an open transaction locks none which the end of an attempt would delete.
 create function flyball.cancel(job_id bigint, by text default null, why text default '', tenant text default null) returns text
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+language plpgsql security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off set standard_conforming_strings = on
+set jit = off as $$
 #variable_conflict use_column
 declare
     result record;
@@ -178,10 +90,10 @@ begin
         cancel_requests as (
             insert into flyball.cancel (job_id)
             select l.job_id from flyball.lease l where l.job_id = cancel.job_id
-            on conflict on constraint cancel_pkey do update set requested_at = flyball.cancel.requested_at
-            returning flyball.cancel.job_id
+            on conflict on constraint cancel_pkey do nothing
         )
-        select exists (select from target) as found, exists (select from waiting) as cancelled, exists (select from cancel_requests) as requested
+        select exists (select from target) as found, exists (select from waiting) as cancelled,
+            exists (select from flyball.lease l where l.job_id = cancel.job_id) as requested
         into result;
 
         if result.cancelled or result.requested then
@@ -198,12 +110,13 @@ begin
     end loop;
     raise exception using errcode = '40001', message = format('cancel: job %s moves faster than it can be caught; try again', job_id);
 end $$;
+comment on function flyball.cancel is 'Cancels a waiting job at once and asks a running one to stop.';
 
 -- Takes the unique keys of dead jobs that are requeued, as far as they are free, and returns the
 -- jobs whose keys other jobs hold until they end. If several jobs have one key, the newest gets it.
 -- A key with a duration of its own (unique_for) neither ends nor restarts with its job.
 create function flyball.lock_unique_keys(jobs bigint[]) returns bigint[]
-language plpgsql volatile set enable_seqscan = off as $$
+language plpgsql volatile set enable_seqscan = off set search_path = pg_catalog, pg_temp set jit = off as $$
 declare
     ids     bigint[];
     digests bytea[];
@@ -221,7 +134,7 @@ begin
     end if;
     delete from flyball.unique_holder
     where digest = any(array(
-        select u.digest from flyball.unique_holder u where u.digest = any(digests) and u.expires_at <= now() for update skip locked
+        select u.digest from flyball.unique_holder u where u.digest = any(digests) and coalesce(u.expires_at <= now(), false) for update skip locked
     ));
     -- Like a second producer, this waits for a first one that has not committed; in the order in
     -- which every transaction takes many keys.
@@ -235,7 +148,8 @@ end $$;
 -- or 'not found'.
 create function flyball.retry(job_id bigint, keep_attempts boolean default false, by text default null, why text default '', tenant text default null)
 returns text
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off
+set standard_conforming_strings = on set jit = off as $$
 #variable_conflict use_column
 declare
     lane  bigint;
@@ -253,9 +167,15 @@ begin
             delete from flyball.scheduled s where s.job_id = retry.job_id
             returning s.lane_id, s.priority, s.job_id, s.attempt, s.cost, s.holds_unique
         ),
+        forgotten as (
+            delete from flyball.cancel
+            where job_id = any(array(
+                select c.job_id from flyball.cancel c where c.job_id = any(array(select d.job_id from was_dead d)) for update skip locked
+            ))
+        ),
         requeued as (
             insert into flyball.ready (lane_id, priority, job_id, attempt, cost, holds_unique)
-            select d.*, d.job_id = any(flyball.lock_unique_keys(array[d.job_id])) from was_dead d
+            select coalesce((select w.lane_id from flyball.await_admission(array[d.job_id]) w), d.lane_id), d.priority, d.job_id, d.attempt, d.cost, d.job_id = any(flyball.lock_unique_keys(array[d.job_id])) from was_dead d
             union all
             select * from was_scheduled
             on conflict do nothing
@@ -279,11 +199,13 @@ begin
     end loop;
     raise exception using errcode = '40001', message = format('retry: job %s moves faster than it can be caught; try again', job_id);
 end $$;
+comment on function flyball.retry is 'Makes a dead, retryable or scheduled job ready now.';
 
 -- Moves a waiting job to a time. Returns 'scheduled', 'still running', 'already completed' (or
 -- cancelled, or dead), or 'not found'.
 create function flyball.reschedule(job_id bigint, run_at timestamptz, by text default null, why text default '', tenant text default null) returns text
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off
+set standard_conforming_strings = on set jit = off as $$
 #variable_conflict use_column
 declare
     moved boolean;
@@ -335,11 +257,13 @@ begin
     end loop;
     raise exception using errcode = '40001', message = format('reschedule: job %s moves faster than it can be caught; try again', job_id);
 end $$;
+comment on function flyball.reschedule is 'Moves a waiting job to a time.';
 
 -- Discards a dead job: it ends as cancelled. Returns 'cancelled', 'already completed' (or
 -- cancelled), 'still running' (or ready, scheduled, retryable), or 'not found'.
 create function flyball.discard(job_id bigint, by text default null, why text default '', tenant text default null) returns text
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off
+set standard_conforming_strings = on set jit = off as $$
 #variable_conflict use_column
 declare
     discarded boolean;
@@ -374,6 +298,390 @@ begin
     end loop;
     raise exception using errcode = '40001', message = format('discard: job %s moves faster than it can be caught; try again', job_id);
 end $$;
+comment on function flyball.discard is 'Discards a dead job.';
+
+-- === Changes of a waiting job ====================================================================
+
+-- Everything that is wrong with the changes of a job, each with its error code.
+create function flyball.update_problems(
+    job flyball.job, args jsonb, throttle text, key text, priority int, max_attempts int, cost float8, timeout interval, tags text[],
+    retry jsonb, clear text[])
+returns table (field text, message text, code text)
+language plpgsql stable as $$
+#variable_conflict use_variable
+declare
+    -- The fields that are given.
+    given constant text[] := array_remove(array[
+        case when args is not null then 'args' end, case when throttle is not null then 'throttle' end,
+        case when key is not null then 'key' end, case when priority is not null then 'priority' end,
+        case when max_attempts is not null then 'max_attempts' end, case when cost is not null then 'cost' end,
+        case when timeout is not null then 'timeout' end, case when tags is not null then 'tags' end,
+        case when retry is not null then 'retry' end], null);
+    -- The throttle that charges the cost, unless its name is a fault of its own.
+    charged constant text := case when throttle ~ '^[A-Za-z0-9._/:{}-]{1,128}$' is not false and not coalesce(flyball.is_of_admission(throttle), false)
+        then coalesce(throttle, job.throttle) else 'default' end;
+begin
+    if given = '{}' and clear = '{}' then
+        return query select '', 'nothing to change; give one or more of args, throttle, key, priority, max_attempts, cost, timeout, tags, retry', '22023';
+        return;
+    end if;
+    return query
+    -- One field at a time, beside values that are always acceptable; and the cost that it has in a new
+    -- throttle.
+    select f.name, case when job.kind = 'notification' and f.name in ('args', 'throttle', 'key', 'priority')
+            then 'cannot be changed: the job is a message; cancel it and send another one' else c.message end,
+        case when job.kind = 'notification' and c.code is null then '22023' else coalesce(c.code, '22023') end
+    from unnest(array['kind', 'args', 'throttle', 'key', 'priority', 'max_attempts', 'cost', 'timeout']) with ordinality as f(name, n)
+    left join lateral flyball.check_job(kind => job.kind, args => case when f.name = 'args' then args else '{}' end,
+        throttle => case f.name when 'throttle' then throttle when 'cost' then charged else 'default' end,
+        key => case when f.name = 'key' then key else '' end, priority => case when f.name = 'priority' then priority else 1 end,
+        max_attempts => case when f.name = 'max_attempts' then max_attempts else 10 end, unique_key => null::text,
+        unique_for => null::interval, cost => case when f.name = 'cost' then coalesce(cost, job.cost) else 1e-3 end,
+        run_at => null::timestamptz, timeout => case when f.name = 'timeout' then timeout end,
+        trusted => f.name = 'cost' or flyball.is_operator()) c on c.field = f.name
+    where (f.name = any(given) or f.name = 'kind' or f.name = 'cost' and throttle is not null)
+        and (c.message is not null or job.kind = 'notification' and f.name in ('args', 'throttle', 'key', 'priority') and f.name = any(given))
+    order by f.n;
+    return query
+    select o.field, o.message, '22023'
+    from (values (jsonb_build_object('tags', tags)), (jsonb_build_object('retry', retry))) as g(options)
+    cross join lateral flyball.check_options(g.options) o where o.field is not null
+    union all
+    select 'clear', case when c.name = any(given) then format('names %s, which is given as well', c.name)
+            else format('names %s; allowed are timeout, retry', coalesce(to_json(left(c.name, 64))::text, 'null')) end, '22023'
+    from unnest(coalesce(clear, array[null])) as c(name)
+    where c.name is null or c.name not in ('timeout', 'retry') or c.name = any(given);
+end $$;
+
+-- Changes fields of a waiting job; those that are null stay as they are, and those that `clear` names go
+-- back to what the kind has. The job keeps its number, its time, its attempts and its unique key. Returns
+-- 'updated', 'still running', 'already completed' (or cancelled, or dead), or 'not found'.
+create function flyball.update(
+    job_id bigint,
+    args jsonb default null,
+    throttle text default null,
+    key text default null,
+    priority int default null,
+    max_attempts int default null,
+    cost float8 default null,
+    timeout interval default null,
+    tags text[] default null,
+    retry jsonb default null,
+    clear text[] default '{}',
+    by text default null,
+    why text default '',
+    tenant text default null)
+returns text
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off
+set standard_conforming_strings = on set jit = off as $$
+#variable_conflict use_variable
+declare
+    old      flyball.job;
+    job      flyball.job;
+    taken    flyball.scheduled;
+    waits    flyball.job_after[];
+    issue    record;
+    was      jsonb;
+    is_now   jsonb;
+    state    text;
+begin
+    select j.* into old from flyball.job j where j.id = job_id and flyball.is_of_tenant(job_id, tenant);
+    if not found then
+        return 'not found';
+    end if;
+    select (array_agg(p.field))[1] as field, string_agg(concat_ws(': ', 'update', nullif(p.field, ''), p.message), E'\n') as message,
+        max(p.code) as code
+    into issue
+    from flyball.update_problems(old, args, throttle, key, priority, max_attempts, cost, timeout, tags, retry, clear) p;
+    if issue.field is not null then
+        raise exception using errcode = issue.code, column = issue.field, message = issue.message, hint = 'Nothing was changed.';
+    end if;
+
+    for i in 1..20 loop
+        -- Nobody frees a job that waits for others while this holds its place.
+        perform from flyball.scheduled s where s.job_id = job_id for update;
+        waits := array(select a from flyball.job_after a where a.job_id = job_id);
+        taken := flyball.take_waiting(job_id);
+        exit when taken.job_id is not null;
+        state := flyball.job_state(job_id);
+        if state is null then
+            return 'not found';
+        elsif state = 'running' then
+            return 'still running';
+        elsif state in ('completed', 'cancelled', 'dead') then
+            return 'already ' || state;
+        end if;
+    end loop;
+    if taken.job_id is null then
+        raise exception using errcode = '40001', message = format('update: job %s moves faster than it can be caught; try again', job_id);
+    end if;
+
+    -- Anew, because another change may have gone first.
+    select j.* into old from flyball.job j where j.id = job_id;
+    job := old;
+    job.args := coalesce(args, old.args);
+    job.throttle := coalesce(throttle, old.throttle);
+    job.key := coalesce(key, old.key);
+    if (throttle is not null or key is not null) and job.throttle = 'webhooks'
+        and job.key not in ('', coalesce(tenant, case when not flyball.is_operator() then flyball.caller_tenant() end))
+    then
+        raise exception using errcode = '22023', column = 'key', hint = 'Nothing was changed.',
+            message = 'update: key: names the calls of others in throttle "webhooks"; leave it empty, or name a throttle of your own';
+    elsif job.kind = 'notification' and cost > 10 and (tenant is not null or not flyball.is_operator()) then
+        raise exception using errcode = '22023', column = 'cost', hint = 'Nothing was changed.',
+            message = format('update: cost: is %s; a message costs at most 10 tokens, unless an operator enqueues it', cost);
+    end if;
+    job.lane_id := flyball.lane_of(job.throttle, job.key);
+    job.priority := coalesce(priority, old.priority);
+    job.max_attempts := coalesce(max_attempts, old.max_attempts);
+    job.cost := coalesce(cost, old.cost);
+    job.timeout_s := case when 'timeout' = any(clear) then null else coalesce(extract(epoch from timeout), old.timeout_s) end;
+    job.tags := case when tags is null then old.tags else flyball.tags_of(jsonb_build_object('tags', tags)) end;
+    job.retry := case when 'retry' = any(clear) then null else coalesce(flyball.retry_of(jsonb_build_object('retry', retry)), old.retry) end;
+    perform flyball.rewrite_job(job, job.args is distinct from old.args);
+
+    if taken.lane_id = old.lane_id then
+        taken.lane_id := job.lane_id;
+    end if;
+    if taken.run_at is null then
+        if job.lane_id <> old.lane_id then
+            perform flyball.check_backlog('update', job.throttle, job.key, job.lane_id, 1);
+        end if;
+        insert into flyball.ready (lane_id, priority, job_id, attempt, cost, holds_unique)
+        values (taken.lane_id, job.priority, job_id, taken.attempt, job.cost, taken.holds_unique);
+        -- Its number is old, so a dispatcher that looks at new numbers only would find it late.
+        perform pg_notify('flyball', taken.lane_id::text);
+    else
+        insert into flyball.scheduled (job_id, run_at, lane_id, priority, attempt, cost, retry, holds_unique, turn)
+        values (job_id, taken.run_at, taken.lane_id, job.priority, taken.attempt, job.cost, taken.retry, taken.holds_unique,
+            case when taken.turn < -4 then job.priority - 8 when taken.turn < 0 then job.priority - 4 else 0 end);
+        if taken.turn < -4 then
+            insert into flyball.job_after select w.* from unnest(waits) w;
+        end if;
+    end if;
+
+    -- The arguments may be long and secret.
+    select jsonb_object_agg(f.name, b.was -> f.name), jsonb_object_agg(f.name, b.is_now -> f.name) into was, is_now
+    from (select to_jsonb(old) - 'args' as was, to_jsonb(job) - 'args' as is_now) b
+    cross join unnest(array['throttle', 'key', 'priority', 'max_attempts', 'cost', 'timeout_s', 'tags', 'retry']) as f(name)
+    where b.was -> f.name is distinct from b.is_now -> f.name;
+    if job.args is distinct from old.args then
+        is_now := coalesce(is_now, '{}') || '{"args": "changed"}';
+    end if;
+    perform flyball.write_audit(null, flyball.audit_actor(by), 'job.update', job_id::text, was, is_now, why);
+    return 'updated';
+end $$;
+comment on function flyball.update is 'Changes fields of a waiting job.';
+
+-- === Filters =====================================================================================
+
+-- Returns true if a job holds or held a unique key, of which only the digest is known.
+create function flyball.has_unique_key(digest bytea, kind text, tenant text, owners text[], key text) returns boolean
+language sql immutable parallel safe
+return digest = any(array(
+    select flyball.unique_digest(o.owner, has_unique_key.kind, has_unique_key.key)
+    from unnest(case when has_unique_key.tenant <> '' then array['tenant:' || has_unique_key.tenant] else has_unique_key.owners end) as o(owner)
+));
+
+-- The arguments that a filter looks at: without what readers see masked, because a filter would tell
+-- it letter by letter. A URL is the one that they see.
+create function flyball.searched_args(kind text, args jsonb) returns jsonb
+language sql immutable parallel safe
+return (
+    select case
+        when jsonb_typeof(s.args) <> 'object' then s.args
+        when kind = 'notification' then s.args - array['to', 'subject', 'body', 'html', 'template', 'data', 'extra']
+        when kind = 'http' then s.args - 'headers'
+            || case when jsonb_typeof(s.args -> 'url') = 'string' then jsonb_build_object('url', flyball.shown_url(s.args ->> 'url')) else '{}' end
+        else s.args end
+    from (select flyball.without_secrets(searched_args.args) as args) s
+);
+
+-- Returns true if a job's row fits a search; its error is in other tables. Written so that the planner can
+-- inline it, and so that arguments are read only where a filter asks for them.
+create function flyball.fits_search(
+    search flyball.job_search, kind text, tenant text, group_id bigint, traceparent text, unique_key bytea, args jsonb, tags text[]
+) returns boolean
+language sql immutable parallel safe
+return ((search)."group" is null or group_id = (search)."group")
+    and ((search).tags is null or tags @> (search).tags)
+    and ((search).trace is null or substr(traceparent, 4, 32) = (search).trace)
+    and ((search).unique_key is null or unique_key is not null
+        and flyball.has_unique_key(unique_key, kind, tenant, (search).key_owners, (search).unique_key))
+    -- The whole arguments come first, because few contain the object. A path with != or || may fit them
+    -- by a secret, so it looks at nothing but what is searched.
+    and ((search).args is null or args @> (search).args and flyball.searched_args(kind, args) @> (search).args)
+    and ((search).args_path is null or jsonb_path_match(flyball.searched_args(kind, args), (search).args_path, '{}', true));
+
+-- Returns true if a look at one job may take long: at up to 256 KiB of arguments, or at the digests of a
+-- key with up to 1100 owners.
+create function flyball.is_dear(search flyball.job_search) returns boolean
+language sql immutable parallel safe
+return (search).args is not null or (search).args_path is not null or (search).unique_key is not null;
+
+-- Whether a job in this state fits a filter.
+create function flyball.fits_filter(
+    filter flyball.job_filter, lane bigint, kind text, throttle text, key text, admission_lane bigint, tenant text,
+    created_at timestamptz, group_id bigint, traceparent text, unique_key bytea, args jsonb, tags text[]
+) returns boolean
+language sql immutable parallel safe
+return ((filter).kind is null or kind = (filter).kind)
+    and (((filter).throttle is null or throttle = (filter).throttle) and ((filter).key is null or key = (filter).key)
+        or admission_lane = lane)
+    and ((filter).tenant is null or tenant = (filter).tenant)
+    and ((filter).created_after is null or created_at >= (filter).created_after)
+    and ((filter).created_before is null or created_at < (filter).created_before)
+    and flyball.fits_search((filter).search, kind, tenant, group_id, traceparent, unique_key, args, tags);
+
+-- A path of a filter: comparisons of one path with one value, joined by && and ||. Nothing else,
+-- because a comparison of two paths can take hours over one job, as can a regular expression.
+create function flyball.read_args_path(what text, args_path text) returns jsonpath
+language plpgsql immutable set standard_conforming_strings = on as $$
+#variable_conflict use_variable
+declare
+    quoted  constant text := '"[^"\\\u0001-\u001f]*"';
+    path    constant text := format('\$(\.([A-Za-z_][A-Za-z0-9_]*|%s)|\[(\*|0|[1-9][0-9]{0,5})\])*', quoted);
+    value   constant text := format('(-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,9})?|%s|true|false|null)', quoted);
+    term    constant text := format('(%1$s *(==|!=|<>|<=|<|>=|>) *%2$s|%1$s starts with %3$s|exists *\(%1$s\))', path, value, quoted);
+begin
+    if args_path is null then
+        return null;
+    elsif octet_length(args_path) not between 1 and 500 then
+        perform flyball.refuse(what, 'args_path', format('is %s bytes long; allowed are 1 to 500', octet_length(args_path)));
+    elsif args_path !~ format('^%1$s( *(&&|\|\|) *%1$s)*$', term) then
+        perform flyball.refuse(what, 'args_path', format('%s is not allowed; allowed are comparisons of a path with a value, joined by && and ||, '
+            'such as $.customer.id == 17, $.items[*].sku starts with "A" and exists($.coupon)', to_json(left(args_path, 100))));
+    end if;
+    return args_path::jsonpath;
+end $$;
+
+-- The owners of the unique keys of jobs of no tenant: operators, schedules and roles.
+create function flyball.usual_key_owners() returns text[]
+language sql stable
+return array['', 'cron'] || array(select 'role:' || p.role from flyball.producer p where p.tenant is null order by p.role limit 100);
+
+-- Checks the values of a search.
+create function flyball.read_search(
+    what text, "group" bigint, error_like text, trace text, unique_key text, key_owners text[], args jsonb, args_path text,
+    tags text[]
+) returns flyball.job_search
+language plpgsql stable set standard_conforming_strings = on as $$
+#variable_conflict use_variable
+declare
+    search flyball.job_search;
+begin
+    if "group" < 1 then
+        perform flyball.refuse(what, 'group', format('%s is not the number of a group; allowed are whole numbers from 1', "group"));
+    elsif octet_length(error_like) > 500 or length(error_like) - length(replace(error_like, '%', '')) > 5 then
+        perform flyball.refuse(what, 'error_like', 'is too long or has more than five %; allowed are patterns of LIKE up to 500 bytes with up to five %');
+    elsif error_like ~ '(^|[^\\])(\\\\)*\\$' then
+        perform flyball.refuse(what, 'error_like', 'ends with a lone backslash; write \\ for a backslash itself');
+    elsif trace !~ '^([0-9a-f]{32}|[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2})$' then
+        perform flyball.refuse(what, 'trace', format('%s is not the id of a trace; allowed are 32 hexadecimal digits, or a whole traceparent',
+            to_json(left(trace, 64))));
+    elsif octet_length(unique_key) not between 1 and 512 then
+        perform flyball.refuse(what, 'unique_key', format('is %s bytes long; allowed are 1 to 512', octet_length(unique_key)));
+    elsif cardinality(key_owners) > 1000 then
+        perform flyball.refuse(what, 'key_owners', format('are %s; at most 1000 are allowed', cardinality(key_owners)));
+    elsif jsonb_typeof(args) <> 'object' or args = '{}' then
+        perform flyball.refuse(what, 'args', format('is %s; allowed is a JSON object with what the arguments must contain, such as {"customer": {"id": 17}}',
+            case when args = '{}' then 'empty' else jsonb_typeof(args) end));
+    elsif octet_length(args::text) > 2000 then
+        perform flyball.refuse(what, 'args', format('is %s bytes long; at most 2000 are allowed', octet_length(args::text)));
+    elsif array_ndims(tags) > 1 then
+        perform flyball.refuse(what, 'tags', 'must be an array of one dimension, with 1 to 16 texts');
+    elsif cardinality(tags) not between 1 and 16 or array_position(tags, null) is not null then
+        perform flyball.refuse(what, 'tags', format('has %s elements, or nulls; allowed are 1 to 16 texts', cardinality(tags)));
+    end if;
+    search."group" := "group";
+    search.error_like := error_like;
+    search.trace := case when length(trace) = 32 then trace else substr(trace, 4, 32) end;
+    search.unique_key := unique_key;
+    if unique_key is not null then
+        search.key_owners := flyball.usual_key_owners() || coalesce(key_owners, '{}');
+    end if;
+    search.args := args;
+    search.args_path := flyball.read_args_path(what, args_path);
+    search.tags := tags;
+    return search;
+end $$;
+
+-- Reads a filter from JSON.
+create function flyball.read_filter(what text, filter jsonb, tenant text) returns flyball.job_filter
+language plpgsql stable as $$
+#variable_conflict use_variable
+declare
+    known   constant text[] := array['state', 'kind', 'throttle', 'key', 'tenant', 'group', 'error_like', 'trace', 'unique_key',
+        'key_owners', 'args', 'args_path', 'tags', 'created_after', 'created_before'];
+    words   constant text[] := array['scheduled', 'ready', 'running', 'retryable', 'completed', 'cancelled', 'dead', 'ended'];
+    other   text;
+    result  flyball.job_filter;
+    field   text;
+begin
+    if filter is null or jsonb_typeof(filter) <> 'object' then
+        perform flyball.refuse(what, 'filter', format('must be a JSON object such as {"state": "dead"}, not %s', coalesce(jsonb_typeof(filter), 'null')));
+    end if;
+    select o.key into other from jsonb_object_keys(filter) as o(key) where o.key <> all(known) order by o.key limit 1;
+    if other is not null then
+        perform flyball.refuse(what, left(other, 60), format('is not a known filter; allowed are %s', array_to_string(known, ', ')));
+    end if;
+    foreach field in array array['state', 'kind', 'throttle', 'key', 'tenant', 'error_like', 'trace', 'unique_key',
+        'args_path', 'created_after', 'created_before'] loop
+        if jsonb_typeof(filter -> field) not in ('string', 'null') then
+            perform flyball.refuse(what, field, format('must be a text, not %s', jsonb_typeof(filter -> field)));
+        end if;
+    end loop;
+    if filter ->> 'state' <> all(words) then
+        perform flyball.refuse(what, 'state', format('%s is not a state; allowed are %s', to_json(left(filter ->> 'state', 40)),
+            array_to_string(words, ', ')));
+    elsif jsonb_typeof(filter -> 'group') not in ('number', 'null') or filter ->> 'group' !~ '^[0-9]{1,16}$' then
+        perform flyball.refuse(what, 'group', 'is not the number of a group; allowed are whole numbers from 1');
+    elsif jsonb_typeof(filter -> 'key_owners') not in ('array', 'null') then
+        perform flyball.refuse(what, 'key_owners', format('must be an array of texts, not %s', jsonb_typeof(filter -> 'key_owners')));
+    elsif jsonb_typeof(filter -> 'tags') not in ('array', 'null') then
+        perform flyball.refuse(what, 'tags', format('must be an array of texts, not %s', jsonb_typeof(filter -> 'tags')));
+    elsif octet_length(filter ->> 'kind') > 128 then
+        perform flyball.refuse(what, 'kind', format('is %s bytes long; at most 128 are allowed', octet_length(filter ->> 'kind')));
+    elsif octet_length(filter ->> 'key') > 512 then
+        perform flyball.refuse(what, 'key', format('is %s bytes long; at most 512 are allowed', octet_length(filter ->> 'key')));
+    elsif octet_length(filter ->> 'throttle') > 128 then
+        perform flyball.refuse(what, 'throttle', format('is %s bytes long; at most 128 are allowed', octet_length(filter ->> 'throttle')));
+    end if;
+    foreach field in array array['created_after', 'created_before'] loop
+        begin
+            if field = 'created_after' then
+                result.created_after := (filter ->> field)::timestamptz;
+            else
+                result.created_before := (filter ->> field)::timestamptz;
+            end if;
+        exception when data_exception then
+            perform flyball.refuse(what, field, format('%s is not a time; write it like 2026-11-20T14:00:00Z', to_json(left(filter ->> field, 60))));
+        end;
+    end loop;
+    if result.created_after >= result.created_before then
+        perform flyball.refuse(what, 'created_after', format('is %s, which is not before created_before, %s', result.created_after, result.created_before));
+    end if;
+    result.states := case filter ->> 'state' when 'ended' then array['completed', 'cancelled', 'dead'] else array[filter ->> 'state'] end;
+    if filter ->> 'state' is null then
+        result.states := null;
+    end if;
+    result.kind := filter ->> 'kind';
+    result.throttle := filter ->> 'throttle';
+    result.key := filter ->> 'key';
+    result.tenant := coalesce(tenant, filter ->> 'tenant');
+    result.search := flyball.read_search(what, (filter ->> 'group')::bigint, filter ->> 'error_like', filter ->> 'trace',
+        filter ->> 'unique_key',
+        case when jsonb_typeof(filter -> 'key_owners') = 'array' then array(select jsonb_array_elements_text(filter -> 'key_owners')) end, nullif(filter -> 'args', 'null'), filter ->> 'args_path',
+        case when jsonb_typeof(filter -> 'tags') = 'array' then array(select jsonb_array_elements_text(filter -> 'tags')) end);
+    return result;
+end $$;
+
+-- A search as the audit log tells it: without values of arguments and keys, which may be addresses.
+create function flyball.search_text(search flyball.job_search) returns jsonb
+language sql stable
+return jsonb_strip_nulls(jsonb_build_object('group', (search)."group", 'error_like', (search).error_like, 'trace', (search).trace,
+    'unique_key', case when (search).unique_key is not null then '***' end, 'args', case when (search).args is not null then '***' end,
+    'args_path', case when (search).args_path is not null then '***' end, 'tags', to_jsonb((search).tags)));
 
 -- === Many jobs ===================================================================================
 
@@ -395,6 +703,20 @@ begin
     end if;
 end $$;
 
+-- Returns what is wrong with the name of a lane, by the rules of enqueue; or nothing.
+create function flyball.check_lane(what text, throttle text, key text) returns void
+language plpgsql as $$
+begin
+    if check_lane.throttle is null or check_lane.throttle !~ '^[A-Za-z0-9._/:{}-]+$' or octet_length(check_lane.throttle) > 128 then
+        perform flyball.refuse(what, 'throttle', format('%s is not a throttle''s name; use 1 to 128 letters, digits or any of . _ - / : { }',
+            coalesce(to_json(left(check_lane.throttle, 64))::text, 'null')));
+    elsif check_lane.key is null then
+        perform flyball.refuse(what, 'key', 'must not be null; '''' is the lane of jobs without a key');
+    elsif octet_length(check_lane.key) > 512 then
+        perform flyball.refuse(what, 'key', format('is %s bytes long; at most 512 are allowed', octet_length(check_lane.key)));
+    end if;
+end $$;
+
 -- The walk of cancel_jobs and purge_lane: ready jobs in the order of their lanes, then scheduled
 -- ones, then running ones. The walked rows are materialized in the order of an index, and a lateral
 -- with a limit runs once per row in that order: so `matched` stops at its limit without sorting,
@@ -402,19 +724,25 @@ end $$;
 create function flyball.cancel_walk(
     what text, action text, subject text, kind text, throttle text, key text, states text[],
     created_after timestamptz, created_before timestamptz, max_jobs int, dry_run boolean, start text, by text, why text, tenant text,
+    search flyball.job_search default null,
     out cancelled bigint, out requested bigint, out next text)
-language plpgsql volatile set enable_seqscan = off set jit = off as $$
+language plpgsql volatile set enable_seqscan = off set jit = off set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
     -- Rows read per call, so that a call ends within a fraction of a second with any filter.
-    walk_rows   constant bigint := 10000;
+    walk_rows   constant bigint := case when flyball.is_dear(search) then 1000 else 10000 end;
     shape       constant text := case when cancel_walk.tenant is not null then '^(jobs/[0-9]{1,18})(#[0-9]{1,18})?$' else
         '^((ready/-?[0-9]{1,19}/[0-9]/[0-9]{1,18})|(scheduled/-?[0-9]{1,19}/[0-9]{1,18})|(running/[0-9]{1,18}))(#[0-9]{1,18})?$' end;
     lane_low    bigint := -9223372036854775808;
     lane_high   bigint := 9223372036854775807;
     id_low      bigint := 0;
     id_high     bigint := 9007199254740992;
-    by_job      boolean;
+    filter      constant flyball.job_filter := row(null, kind, throttle, key, tenant, created_after, created_before, search);
+    lane        constant bigint := flyball.lane_of(throttle, key);
+    -- False if the rows of the states' own tables tell all.
+    by_job      constant boolean := kind is not null or created_after is not null or created_before is not null
+        or (throttle is null) <> (key is null) or not (search is null);
+    error_like  constant text := search.error_like;
     phase       text := 'ready';
     part        text[];
     at_lane     bigint;
@@ -425,14 +753,16 @@ declare
     jobs_left   bigint := max_jobs;
     result      record;
 begin
+    if dry_run is null then
+        perform flyball.refuse(what, 'dry_run', 'must be true or false, not null');
+    end if;
     perform flyball.check_walk(what, max_jobs, start, shape, created_after, created_before, 'created_after', 'created_before');
     cancelled := 0;
     requested := 0;
-    if throttle is not null and key is not null then
-        lane_low := flyball.lane_of(throttle, key);
-        lane_high := lane_low;
+    if lane is not null then
+        lane_low := lane;
+        lane_high := lane;
     end if;
-    by_job := kind is not null or created_after is not null or created_before is not null or (throttle is null) <> (key is null);
     -- An id begins with its day.
     if created_after > timestamptz '2020-01-01 00:00:00Z' then
         id_low := least(flyball.day_of(least(created_after, timestamptz '2100-01-01 00:00:00Z')), 32000) << 38;
@@ -471,7 +801,9 @@ begin
             -- A tenant's jobs in any state by their ids: the position tells nothing about the jobs
             -- of others.
             with walk as materialized (
-                select j.id, j.lane_id, j.admission_lane, j.priority, j.kind, j.throttle, j.key, j.created_at
+                select j.id, j.lane_id, j.admission_lane, j.priority,
+                    flyball.fits_filter(filter, lane, j.kind, j.throttle, j.key, j.admission_lane, j.tenant, j.created_at,
+                        j.group_id, j.traceparent, j.unique_key, j.args, j.tags) as fits
                 from flyball.job j
                 where j.tenant = cancel_walk.tenant and j.tenant <> '' and j.id > at_id and j.id >= id_low and j.id < id_high
                 order by j.id
@@ -486,16 +818,14 @@ begin
                 ) r on true
                 left join lateral (select h.job_id, h.retry from flyball.scheduled h where h.job_id = w.id limit 1) s on true
                 left join lateral (select h.job_id from flyball.lease h where h.job_id = w.id limit 1) l on true
-                where (r.tid is not null and 'ready' = any(states)
+                left join lateral (
+                    select a.error from flyball.attempt a where error_like is not null and a.job_id = w.id
+                    order by a.finished_at desc limit 1
+                ) e on true
+                where w.fits and (error_like is null or e.error like error_like)
+                    and (r.tid is not null and 'ready' = any(states)
                         or s.job_id is not null and case when s.retry then 'retryable' else 'scheduled' end = any(states)
                         or l.job_id is not null and 'running' = any(states))
-                    and (cancel_walk.kind is null or w.kind = cancel_walk.kind)
-                    and (w.lane_id between lane_low and lane_high
-                            and (cancel_walk.throttle is null or w.throttle = cancel_walk.throttle)
-                            and (cancel_walk.key is null or w.key = cancel_walk.key)
-                        or w.admission_lane = flyball.lane_of(cancel_walk.throttle, cancel_walk.key))
-                    and (created_after is null or w.created_at >= created_after)
-                    and (created_before is null or w.created_at < created_before)
                 limit jobs_left
             ),
             was_ready as (
@@ -551,14 +881,17 @@ begin
                 select w.*
                 from walk w
                 left join lateral (
-                    select j.kind, j.throttle, j.key, j.created_at from flyball.job j where by_job and j.id = w.job_id limit 1
+                    select flyball.fits_filter(filter, lane, j.kind, j.throttle, j.key, j.admission_lane, j.tenant, j.created_at,
+                        j.group_id, j.traceparent, j.unique_key, j.args, j.tags) as fits
+                    from flyball.job j where by_job and j.id = w.job_id limit 1
                 ) j on true
+                left join lateral (
+                    select a.error from flyball.attempt a where error_like is not null and a.job_id = w.job_id
+                    order by a.finished_at desc limit 1
+                ) e on true
                 where w.job_id >= id_low and w.job_id < id_high
-                    and (not by_job or ((cancel_walk.kind is null or j.kind = cancel_walk.kind)
-                        and (cancel_walk.throttle is null or j.throttle = cancel_walk.throttle)
-                        and (cancel_walk.key is null or j.key = cancel_walk.key)
-                        and (created_after is null or j.created_at >= created_after)
-                        and (created_before is null or j.created_at < created_before)))
+                    and (error_like is null or e.error like error_like)
+                    and (not by_job or j.fits)
                 limit jobs_left
             ),
             removed as (
@@ -606,14 +939,17 @@ begin
                 select w.*
                 from walk w
                 left join lateral (
-                    select j.kind, j.throttle, j.key, j.created_at from flyball.job j where by_job and j.id = w.job_id limit 1
+                    select flyball.fits_filter(filter, lane, j.kind, j.throttle, j.key, j.admission_lane, j.tenant, j.created_at,
+                        j.group_id, j.traceparent, j.unique_key, j.args, j.tags) as fits
+                    from flyball.job j where by_job and j.id = w.job_id limit 1
                 ) j on true
+                left join lateral (
+                    select a.error from flyball.attempt a where error_like is not null and a.job_id = w.job_id
+                    order by a.finished_at desc limit 1
+                ) e on true
                 where w.job_id >= id_low and w.job_id < id_high and case when w.retry then 'retryable' else 'scheduled' end = any(states)
-                    and (not by_job or ((cancel_walk.kind is null or j.kind = cancel_walk.kind)
-                        and (cancel_walk.throttle is null or j.throttle = cancel_walk.throttle)
-                        and (cancel_walk.key is null or j.key = cancel_walk.key)
-                        and (created_after is null or j.created_at >= created_after)
-                        and (created_before is null or j.created_at < created_before)))
+                    and (error_like is null or e.error like error_like)
+                    and (not by_job or j.fits)
                 limit jobs_left
             ),
             removed as (
@@ -656,14 +992,17 @@ begin
                 select w.*
                 from walk w
                 left join lateral (
-                    select j.kind, j.throttle, j.key, j.created_at from flyball.job j where by_job and j.id = w.job_id limit 1
+                    select flyball.fits_filter(filter, lane, j.kind, j.throttle, j.key, j.admission_lane, j.tenant, j.created_at,
+                        j.group_id, j.traceparent, j.unique_key, j.args, j.tags) as fits
+                    from flyball.job j where by_job and j.id = w.job_id limit 1
                 ) j on true
+                left join lateral (
+                    select a.error from flyball.attempt a where error_like is not null and a.job_id = w.job_id
+                    order by a.finished_at desc limit 1
+                ) e on true
                 where w.job_id >= id_low and w.job_id < id_high and w.lane_id between lane_low and lane_high
-                    and (not by_job or ((cancel_walk.kind is null or j.kind = cancel_walk.kind)
-                        and (cancel_walk.throttle is null or j.throttle = cancel_walk.throttle)
-                        and (cancel_walk.key is null or j.key = cancel_walk.key)
-                        and (created_after is null or j.created_at >= created_after)
-                        and (created_before is null or j.created_at < created_before)))
+                    and (error_like is null or e.error like error_like)
+                    and (not by_job or j.fits)
                 limit jobs_left
             ),
             cancel_requests as (
@@ -697,7 +1036,7 @@ begin
         operation := flyball.write_audit(operation, flyball.audit_actor(by), action, subject, null,
             jsonb_build_object('cancelled', cancelled, 'requested', requested, 'filter', jsonb_strip_nulls(jsonb_build_object(
                 'kind', kind, 'throttle', throttle, 'key', key, 'states', to_jsonb(states), 'created_after', created_after,
-                'created_before', created_before))), why);
+                'created_before', created_before)) || flyball.search_text(search)), why);
     end if;
     next := case phase
         when 'ready' then format('ready/%s/%s/%s', at_lane, at_priority, at_id)
@@ -714,23 +1053,30 @@ create function flyball.cancel_jobs(
     created_after timestamptz default null, created_before timestamptz default null,
     max_jobs int default 1000, dry_run boolean default false, start text default null, by text default null, why text default '',
     tenant text default null,
+    "group" bigint default null, error_like text default null, trace text default null, unique_key text default null,
+    key_owners text[] default null, args jsonb default null, args_path text default null, tags text[] default null,
     out cancelled bigint, out requested bigint, out next text)
-language plpgsql volatile as $$
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 declare
-    known constant text[] := array['ready', 'scheduled', 'retryable', 'running'];
+    known  constant text[] := array['ready', 'scheduled', 'retryable', 'running'];
+    search flyball.job_search;
 begin
-    if coalesce(kind, throttle, key, state, created_after::text, created_before::text) is null then
+    if coalesce(kind, throttle, key, state, created_after::text, created_before::text, "group"::text, error_like, trace, unique_key, args::text,
+        args_path, tags::text) is null then
         perform flyball.refuse('cancel_jobs', 'state',
-            'is missing, as is every other filter; name at least one of kind, throttle, key, state, created_after, created_before');
+            'is missing, as is every other filter; name at least one of kind, throttle, key, state, created_after, created_before, '
+            'group, error_like, trace, unique_key, args, args_path, tags');
     elsif state <> all(known) then
         perform flyball.refuse('cancel_jobs', 'state', format('%s is not a state that can be cancelled; allowed are %s',
             to_json(left(state, 40)), array_to_string(known, ', ')));
     end if;
+    search := flyball.read_search('cancel_jobs', "group", error_like, trace, unique_key, key_owners, args, args_path, tags);
     select w.cancelled, w.requested, w.next into cancel_jobs.cancelled, cancel_jobs.requested, cancel_jobs.next
     from flyball.cancel_walk('cancel_jobs', 'jobs.cancel', coalesce(throttle || coalesce('/' || nullif(key, ''), ''), kind, 'jobs'), kind, throttle, key,
-        case when state is null then known else array[state] end, created_after, created_before, max_jobs, coalesce(dry_run, false),
-        start, by, why, cancel_jobs.tenant) w;
+        case when state is null then known else array[state] end, created_after, created_before, max_jobs, dry_run,
+        start, by, why, cancel_jobs.tenant, search) w;
 end $$;
+comment on function flyball.cancel_jobs is 'Cancels up to max_jobs jobs that match a filter; call again with start => next for more.';
 
 -- Cancels up to max_jobs waiting jobs of one lane, the oldest first; running ones continue. While
 -- `next` is not null there may be more.
@@ -738,43 +1084,45 @@ create function flyball.purge_lane(
     throttle text, key text, max_jobs int default 10000, dry_run boolean default false, start text default null,
     by text default null, why text default '', tenant text default null,
     out cancelled bigint, out next text)
-language plpgsql volatile as $$
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 begin
     perform flyball.check_lane('purge_lane', throttle, key);
     select w.cancelled, w.next into purge_lane.cancelled, purge_lane.next
     from flyball.cancel_walk('purge_lane', 'lane.purge', throttle || coalesce('/' || nullif(key, ''), ''), null, throttle, key,
-        array['ready', 'scheduled', 'retryable'], null, null, max_jobs, coalesce(dry_run, false), start, by, why, purge_lane.tenant) w;
+        array['ready', 'scheduled', 'retryable'], null, null, max_jobs, dry_run, start, by, why, purge_lane.tenant) w;
 end $$;
+comment on function flyball.purge_lane is 'Cancels up to max_jobs waiting jobs of one lane; call again for more.';
 
 -- The walk of requeue_dead and discard_dead, the oldest job first.
 create function flyball.dead_walk(
     what text, action text, discard boolean, kind text, throttle text, key text, error_like text,
     died_after timestamptz, died_before timestamptz, keep_attempts boolean, max_jobs int, dry_run boolean, start text, by text, why text,
     tenant text,
+    search flyball.job_search default null,
     out jobs bigint, out next text)
-language plpgsql volatile set enable_seqscan = off set jit = off as $$
+language plpgsql volatile set enable_seqscan = off set jit = off set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
-    walk_rows constant bigint := 10000;
-    lane      bigint;
-    by_job    boolean;
+    filter    constant flyball.job_filter := row(null, kind, throttle, key, tenant, null, null, search);
+    lane      constant bigint := flyball.lane_of(throttle, key);
+    -- False if the rows of dead letters tell all.
+    by_job    constant boolean := kind is not null or (throttle is null) <> (key is null) or not (search is null);
+    walk_rows constant bigint := case when flyball.is_dear(search) then 1000 else 10000 end;
     at_id     bigint := 0;
     operation bigint;
     result    record;
 begin
+    if dry_run is null then
+        perform flyball.refuse(what, 'dry_run', 'must be true or false, not null');
+    elsif keep_attempts is null then
+        perform flyball.refuse(what, 'keep_attempts', 'must be true or false, not null');
+    end if;
     perform flyball.check_walk(what, max_jobs, start, '^dead/[0-9]{1,18}(#[0-9]{1,18})?$', died_after, died_before, 'died_after', 'died_before');
-    if octet_length(error_like) > 500 or length(error_like) - length(replace(error_like, '%', '')) > 5 then
-        perform flyball.refuse(what, 'error_like', 'is too long or has more than five %; allowed are patterns of LIKE up to 500 bytes with up to five %');
-    elsif error_like ~ '(^|[^\\])(\\\\)*\\$' then
-        perform flyball.refuse(what, 'error_like', 'ends with a lone backslash; write \\ for a backslash itself');
-    elsif coalesce(kind, throttle, key, error_like, died_after::text, died_before::text) is null then
+    perform flyball.read_search(what, null, error_like, null, null, null, null, null, null);
+    if not by_job and coalesce(throttle, error_like, died_after::text, died_before::text) is null then
         perform flyball.refuse(what, 'error_like', 'is missing, as is every other filter; name at least one of kind, throttle, key, '
-            'error_like, died_after, died_before; ''%'' names every error');
+            'error_like, died_after, died_before, group, trace, unique_key, args, args_path, tags; ''%'' names every error');
     end if;
-    if throttle is not null and key is not null then
-        lane := flyball.lane_of(throttle, key);
-    end if;
-    by_job := kind is not null or (throttle is null) <> (key is null);
     if start is not null then
         operation := nullif(split_part(start, '#', 2), '')::bigint;
         at_id := split_part(split_part(start, '#', 1), '/', 2)::bigint;
@@ -802,14 +1150,14 @@ begin
         select w.job_id
         from walk w
         left join lateral (
-            select j.kind, j.throttle, j.key from flyball.job j where by_job and j.id = w.job_id limit 1
+            select flyball.fits_filter(filter, lane, j.kind, j.throttle, j.key, j.admission_lane, j.tenant, j.created_at,
+                j.group_id, j.traceparent, j.unique_key, j.args, j.tags) as fits
+            from flyball.job j where by_job and j.id = w.job_id limit 1
         ) j on true
         where w.lane_id is not null and (lane is null or w.lane_id = lane)
             and (died_after is null or w.died_at >= died_after) and (died_before is null or w.died_at < died_before)
             and (error_like is null or coalesce(w.error, '') like error_like)
-            and (not by_job or ((dead_walk.kind is null or j.kind = dead_walk.kind)
-                and (dead_walk.throttle is null or j.throttle = dead_walk.throttle)
-                and (dead_walk.key is null or j.key = dead_walk.key)))
+            and (not by_job or j.fits)
         limit max_jobs
     ),
     removed as (
@@ -820,11 +1168,21 @@ begin
     held as materialized (
         select unnest(flyball.lock_unique_keys(array(select t.job_id from removed t))) as job_id
     ),
+    waiting as materialized (
+        select w.job_id, w.lane_id from flyball.await_admission(array(select t.job_id from removed t where not discard)) w
+    ),
+    forgotten as (
+        delete from flyball.cancel
+        where job_id = any(array(
+            select c.job_id from flyball.cancel c where c.job_id = any(array(select t.job_id from removed t)) for update skip locked
+        ))
+    ),
     requeued as (
         insert into flyball.ready (lane_id, priority, job_id, attempt, cost, holds_unique)
-        select t.lane_id, t.priority, t.job_id, case when keep_attempts then t.attempt else 0 end, t.cost,
+        select coalesce(w.lane_id, t.lane_id), t.priority, t.job_id, case when keep_attempts then t.attempt else 0 end, t.cost,
             t.job_id in (select h.job_id from held h)
         from removed t
+        left join waiting w on w.job_id = t.job_id
         where not discard
         on conflict do nothing
     ),
@@ -834,7 +1192,7 @@ begin
     )
     select (select count(*) from walk) as walked, (select count(*) from matched) as matched, (select count(*) from removed) as removed,
         (select max(w.job_id) from walk w) as walked_to, (select max(m.job_id) from matched m) as matched_to,
-        (select left(string_agg(distinct t.lane_id::text, ','), 7900) from removed t) as lanes
+        (select left(string_agg(distinct coalesce(w.lane_id, t.lane_id)::text, ','), 7900) from removed t left join waiting w on w.job_id = t.job_id) as lanes
     into result;
 
     jobs := case when dry_run then result.matched else result.removed end;
@@ -843,7 +1201,7 @@ begin
             coalesce(throttle || coalesce('/' || nullif(key, ''), ''), kind, 'dead letters'), null,
             jsonb_build_object('jobs', jobs, 'filter', jsonb_strip_nulls(jsonb_build_object('kind', kind, 'throttle', throttle, 'key', key,
                 'error_like', error_like, 'died_after', died_after, 'died_before', died_before,
-                'keep_attempts', case when not discard then keep_attempts end))), why);
+                'keep_attempts', case when not discard then keep_attempts end)) || flyball.search_text(search)), why);
         if not discard then
             -- At most as many lanes as a notification can carry; the next sweep finds the others.
             perform pg_notify('flyball', result.lanes);
@@ -860,31 +1218,39 @@ create function flyball.requeue_dead(
     max_jobs int default 1000, died_after timestamptz default null, died_before timestamptz default null,
     keep_attempts boolean default false, dry_run boolean default false, start text default null,
     by text default null, why text default '', tenant text default null,
+    "group" bigint default null, trace text default null, unique_key text default null, key_owners text[] default null,
+    args jsonb default null, args_path text default null, tags text[] default null,
     out jobs bigint, out next text)
-language sql volatile as $$
+language sql volatile set search_path = pg_catalog, pg_temp as $$
     select w.jobs, w.next
     from flyball.dead_walk('requeue_dead', 'dead.requeue', false, kind, throttle, key, error_like, died_after, died_before,
-        coalesce(keep_attempts, false), max_jobs, coalesce(dry_run, false), start, by, why, tenant) w
+        keep_attempts, max_jobs, dry_run, start, by, why, tenant,
+        flyball.read_search('requeue_dead', "group", null, trace, unique_key, key_owners, args, args_path, tags)) w
 $$;
+comment on function flyball.requeue_dead is 'Makes up to max_jobs dead jobs that match a filter ready again; call again with start => next for more.';
 
 -- Discards up to max_jobs dead jobs; they end as cancelled.
 create function flyball.discard_dead(
     kind text default null, throttle text default null, key text default null, error_like text default null,
     max_jobs int default 1000, died_after timestamptz default null, died_before timestamptz default null,
     dry_run boolean default false, start text default null, by text default null, why text default '', tenant text default null,
+    "group" bigint default null, trace text default null, unique_key text default null, key_owners text[] default null,
+    args jsonb default null, args_path text default null, tags text[] default null,
     out jobs bigint, out next text)
-language sql volatile as $$
+language sql volatile set search_path = pg_catalog, pg_temp as $$
     select w.jobs, w.next
     from flyball.dead_walk('discard_dead', 'dead.discard', true, kind, throttle, key, error_like, died_after, died_before,
-        false, max_jobs, coalesce(dry_run, false), start, by, why, tenant) w
+        false, max_jobs, dry_run, start, by, why, tenant,
+        flyball.read_search('discard_dead', "group", null, trace, unique_key, key_owners, args, args_path, tags)) w
 $$;
+comment on function flyball.discard_dead is 'Discards up to max_jobs dead jobs that match a filter.';
 
 -- === Pause of everything =========================================================================
 
 -- Stops all claiming until resume_all; running jobs continue. False if everything is paused
 -- already; that pause is kept.
 create function flyball.pause_all(why text default '', by text default null) returns boolean
-language plpgsql volatile as $$
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 begin
     insert into flyball.pause (by, why)
     values (left(split_part(flyball.audit_actor(pause_all.by), chr(31), 1), 200), left(coalesce(pause_all.why, ''), 1000)) on conflict do nothing;
@@ -894,10 +1260,11 @@ begin
     perform flyball.write_audit(null, flyball.audit_actor(pause_all.by), 'all.pause', 'everything', null, null, pause_all.why);
     return true;
 end $$;
+comment on function flyball.pause_all is 'Stops all claiming until flyball.resume_all().';
 
 -- Ends the pause of everything. False if there is none.
 create function flyball.resume_all(why text default '', by text default null) returns boolean
-language plpgsql volatile as $$
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 declare
     ended jsonb;
 begin
@@ -909,12 +1276,13 @@ begin
     perform pg_notify('flyball', '');
     return true;
 end $$;
+comment on function flyball.resume_all is 'Ends the pause of everything.';
 
 -- === Lanes =======================================================================================
 
 -- Sets a lane's share relative to the other lanes of its throttle. Returns the previous weight.
 create function flyball.set_weight(throttle text, key text, weight float8, by text default null, why text default '') returns float8
-language plpgsql volatile as $$
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
     previous_weight float8;
@@ -935,56 +1303,14 @@ begin
         jsonb_build_object('weight', coalesce(previous_weight, 1)), jsonb_build_object('weight', set_weight.weight), set_weight.why);
     return coalesce(previous_weight, 1);
 end $$;
-
--- === Search by time ==============================================================================
-
--- The first id of the day of `at` whose job was enqueued after `at`, found by bisection; the end of
--- the day if there is none.
-create function flyball.id_at(at timestamptz) returns bigint
-language plpgsql stable set enable_seqscan = off as $$
-#variable_conflict use_column
-declare
-    day    bigint := flyball.day_of(at);
-    low    bigint;
-    high   bigint := (day + 1) << 38;
-    middle bigint;
-    result record;
-begin
-    select j.id into low from flyball.job j where j.id >= day << 38 and j.id < high order by j.id limit 1;
-    if low is null then
-        return high;
-    end if;
-    select j.id + 1 into high from flyball.job j where j.id >= low and j.id < high order by j.id desc limit 1;
-    while low < high loop
-        middle := low + (high - low) / 2;
-        select j.id, j.created_at into result from flyball.job j where j.id >= middle and j.id < high order by j.id limit 1;
-        if result.id is null or result.created_at > at then
-            high := middle;
-        else
-            low := result.id + 1;
-        end if;
-    end loop;
-    return low;
-end $$;
+comment on function flyball.set_weight is 'Sets a lane''s share relative to the other lanes of its throttle.';
 
 -- === Permissions =================================================================================
 
-revoke execute on function flyball.audit_actor, flyball.refuse, flyball.write_audit, flyball.check_lane, flyball.check_walk, flyball.job_state,
-    flyball.is_of_tenant,
-    flyball.cancel, flyball.lock_unique_keys, flyball.retry, flyball.reschedule, flyball.discard, flyball.cancel_walk, flyball.cancel_jobs,
+revoke execute on function flyball.is_of_tenant, flyball.job_state, flyball.cancel, flyball.lock_unique_keys, flyball.retry,
+    flyball.reschedule, flyball.discard, flyball.update_problems, flyball.update, flyball.has_unique_key, flyball.searched_args,
+    flyball.fits_search, flyball.is_dear, flyball.fits_filter, flyball.read_args_path, flyball.usual_key_owners, flyball.read_search,
+    flyball.read_filter, flyball.search_text, flyball.check_walk, flyball.check_lane, flyball.cancel_walk, flyball.cancel_jobs,
     flyball.purge_lane, flyball.dead_walk, flyball.requeue_dead, flyball.discard_dead, flyball.pause_all, flyball.resume_all,
-    flyball.set_weight, flyball.id_at
+    flyball.set_weight
 from public;
-
-comment on function flyball.job_state is 'The state of a job: scheduled, ready, running, retryable, completed, cancelled or dead; null if there is no such job.';
-comment on function flyball.cancel is 'Cancels a waiting job at once and asks a running one to stop.';
-comment on function flyball.retry is 'Makes a dead, retryable or scheduled job ready now.';
-comment on function flyball.reschedule is 'Moves a waiting job to a time.';
-comment on function flyball.discard is 'Discards a dead job.';
-comment on function flyball.cancel_jobs is 'Cancels up to max_jobs jobs that match a filter; call again with start => next for more.';
-comment on function flyball.purge_lane is 'Cancels up to max_jobs waiting jobs of one lane; call again for more.';
-comment on function flyball.requeue_dead is 'Makes up to max_jobs dead jobs that match a filter ready again; call again with start => next for more.';
-comment on function flyball.discard_dead is 'Discards up to max_jobs dead jobs that match a filter.';
-comment on function flyball.pause_all is 'Stops all claiming until flyball.resume_all().';
-comment on function flyball.resume_all is 'Ends the pause of everything.';
-comment on function flyball.set_weight is 'Sets a lane''s share relative to the other lanes of its throttle.';

@@ -1,13 +1,34 @@
--- Chapter 32: inboxes in which nobody waits for another, and channels whose end has gone back.
+-- Chapter 14: inboxes: the messages of the channel `inapp`, kept for each recipient.
+--
+-- Whatever changes an inbox locks its row in `inbox_count` first. So the counts are right at every
+-- commit, the ids of an inbox grow in the order of commits, and what is told on the channel of the
+-- inbox comes in the same order.
 
--- === Deliveries ==================================================================================
+-- === Writing =====================================================================================
 
--- As `deliver_inbox` in 0015, but an inbox that another transaction has locked is left out unless it is to be
--- waited for: `kept` of its messages is null, and nothing was written. So a transaction that marks messages
--- and stays open delays none of others. Every lock is waited for a second at most.
+-- A message as every door shows it.
+create function flyball.inbox_entry(message flyball.inbox_message) returns jsonb
+language sql immutable parallel safe as $$
+    select jsonb_build_object('id', message.id::text, 'notification_id', message.job_id, 'category', message.category,
+        'template_id', message.template_id, 'actor', message.actor, 'subject', message.subject, 'body', message.body, 'data', message.data,
+        'state', case when message.archived_at is not null then 'archived' when message.read_at is not null then 'read'
+            when message.seen_at is not null then 'seen' else 'unseen' end,
+        'created_at', flyball.time_text(message.created_at),
+        'seen_at', flyball.time_text(message.seen_at),
+        'read_at', flyball.time_text(message.read_at),
+        'archived_at', flyball.time_text(message.archived_at))
+$$;
+
+-- Writes the messages of jobs into the inboxes of their recipients and tells of them; returns a row
+-- for each whose job is there. `kept` is false for those of a tenant of whom too many publications
+-- wait: nothing was written. A job whose message is there already writes nothing.
+--
+-- An inbox that another transaction has locked is left out unless it is to be waited for: `kept` of
+-- its messages is null, and nothing was written. So a transaction that marks messages and stays
+-- open delays none of others. Every lock is waited for a second at most.
 create function flyball.deliver_inboxes(jobs bigint[], recipients text[], subjects text[], bodies text[], waits boolean)
 returns table (job_id bigint, kept boolean)
-language plpgsql volatile set enable_seqscan = off set lock_timeout = '1s' as $$
+language plpgsql volatile set enable_seqscan = off set lock_timeout = '1s' set search_path = pg_catalog, pg_temp set jit = off as $$
 #variable_conflict use_column
 declare
     busy_tenants    text[] := '{}';
@@ -70,17 +91,24 @@ begin
     select array_agg(a.job_id) into written from added a;
 
     if written is not null then
-        update flyball.inbox_count c set unseen = c.unseen + m.messages, unread = c.unread + m.messages
-        from (select h.tenant, h.recipient, count(*) as messages from flyball.inbox_message h where h.job_id = any (written) group by 1, 2) m
-        where c.tenant = m.tenant and c.recipient = m.recipient;
+        -- Each has its row, which is locked.
+        insert into flyball.inbox_count as c (tenant, recipient, unseen, unread)
+        select m.tenant, m.recipient, count(*), count(*)
+        from unnest(written) as w(job_id)
+        cross join lateral (select h.tenant, h.recipient from flyball.inbox_message h where h.job_id = w.job_id limit 1) m
+        group by m.tenant, m.recipient
+        on conflict on constraint inbox_count_pkey do update set unseen = c.unseen + excluded.unseen, unread = c.unread + excluded.unread;
 
         insert into flyball.publication (tenant, channel, data)
-        select m.tenant, '$inbox/' || m.recipient,
-            jsonb_build_object('type', 'message', 'message', flyball.inbox_entry(m), 'unseen', c.unseen, 'unread', c.unread)
-        from flyball.inbox_message m
-        join flyball.inbox_count c on c.tenant = m.tenant and c.recipient = m.recipient
-        where m.job_id = any (written)
-        order by m.id;
+        select (f.m).tenant, '$inbox/' || (f.m).recipient,
+            jsonb_build_object('type', 'message', 'message', flyball.inbox_entry(f.m), 'unseen', c.unseen, 'unread', c.unread)
+        from unnest(written) as w(job_id)
+        cross join lateral (select h from flyball.inbox_message h where h.job_id = w.job_id limit 1) as f(m)
+        cross join lateral (
+            select k.unseen, k.unread from flyball.inbox_count k
+            where k.tenant = (f.m).tenant and k.recipient = (f.m).recipient limit 1
+        ) c
+        order by (f.m).id;
         perform pg_notify('flyball_publish', '');
     end if;
 
@@ -91,10 +119,10 @@ begin
     cross join lateral (select h.tenant from flyball.job h where h.id = g.job_id limit 1) j;
 end $$;
 
--- As in 0015: an inbox that another transaction has locked is waited for.
-create or replace function flyball.deliver_inbox(jobs bigint[], recipients text[], subjects text[], bodies text[])
+-- As flyball.deliver_inboxes, but an inbox that another transaction has locked is waited for.
+create function flyball.deliver_inbox(jobs bigint[], recipients text[], subjects text[], bodies text[])
 returns table (job_id bigint, kept boolean)
-language plpgsql volatile set enable_seqscan = off as $$
+language plpgsql volatile set enable_seqscan = off set search_path = pg_catalog, pg_temp set jit = off as $$
 #variable_conflict use_column
 begin
     insert into flyball.inbox_count as c (tenant, recipient)
@@ -106,16 +134,21 @@ begin
     return query select f.job_id, f.kept from flyball.deliver_inboxes(jobs, recipients, subjects, bodies, true) f;
 end $$;
 
--- === Marks =======================================================================================
+-- === Marking =====================================================================================
 
--- As `mark_inbox_messages` in 0015, and the devices are told of it only while fewer than `told_max`
--- publications of the tenant wait. A mark that is to be told while an earlier one of the inbox waits takes
--- its place, so however often messages are marked, one publication of the inbox waits. An inbox that another
--- transaction has locked is waited for three seconds. With null every mark is told by itself and waits as long
--- as it takes: the caller's transaction may last, and a collector would wait for what it replaces.
+-- Marks messages of an inbox, at most `most`, and tells its devices; `more` if others are left.
+-- `mark` is seen, read, unread, archived or unarchived; `ids` names messages, or else all up to an
+-- id and a time are meant, of which at least one is given. Without `ids` archived messages stay as
+-- they are, unless the mark is unarchived.
+--
+-- The devices are told of it only while fewer than `told_max` publications of the tenant wait. A
+-- mark that is to be told while an earlier one of the inbox waits takes its place, so however often
+-- messages are marked, one publication of the inbox waits. An inbox that another transaction has
+-- locked is waited for three seconds. With null every mark is told by itself and waits as long as
+-- it takes: the caller's transaction may last, and a collector would wait for what it replaces.
 create function flyball.mark_inbox_within(tenant text, recipient text, mark text, ids bigint[], up_to bigint, up_to_time timestamptz, most int, told_max bigint,
     out changed bigint, out more boolean, out unseen bigint, out unread bigint)
-language plpgsql volatile set enable_seqscan = off as $$
+language plpgsql volatile set enable_seqscan = off set search_path = pg_catalog, pg_temp set jit = off as $$
 #variable_conflict use_column
 declare
     last_id     constant bigint := coalesce(up_to, 9223372036854775807);
@@ -197,16 +230,16 @@ begin
         -- One that waits still is replaced: its counts are of the past. A collector that has it is not
         -- waited for.
         with newest as materialized (
-            select p.id, p.channel from flyball.publication p
+            select p.ctid as tid, p.channel from flyball.publication p
             where p.tenant = mark_inbox_within.tenant order by p.tenant desc, p.id desc limit 200
         ),
         waiting as materialized (
-            select p.id, p.data from flyball.publication p
-            where p.id = any (array(select n.id from newest n where n.channel = own_channel)) and p.data ->> 'type' = 'counts'
+            select p.ctid as tid, p.id, p.data from flyball.publication p
+            where p.ctid = any (array(select n.tid from newest n where n.channel = own_channel)) and p.data ->> 'type' = 'counts'
             for update of p skip locked
         ),
         gone as (
-            delete from flyball.publication p using waiting w where p.id = w.id
+            delete from flyball.publication p where p.ctid = any (array(select w.tid from waiting w))
         )
         select bool_and(coalesce(w.data ->> 'as' = mark and jsonb_typeof(w.data -> 'ids') = 'array', false)) as has_ids,
             bool_and(coalesce(w.data ->> 'as' = mark and w.data ->> 'all_up_to' = told_all, false)) as is_same,
@@ -233,18 +266,127 @@ begin
     perform pg_notify('flyball_publish', '');
 end $$;
 
--- As in 0015.
-create or replace function flyball.mark_inbox_messages(tenant text, recipient text, mark text, ids bigint[], up_to bigint, up_to_time timestamptz, most int,
+-- As flyball.mark_inbox_within without a bound of the publications that wait.
+create function flyball.mark_inbox_messages(tenant text, recipient text, mark text, ids bigint[], up_to bigint, up_to_time timestamptz, most int,
     out changed bigint, out more boolean, out unseen bigint, out unread bigint)
 language sql volatile as $$
     select w.changed, w.more, w.unseen, w.unread from flyball.mark_inbox_within(tenant, recipient, mark, ids, up_to, up_to_time, most, null) w
 $$;
 
+-- === Entry points ================================================================================
+
+-- A page of an inbox, newest first.
+create function flyball.inbox_page(tenant text, recipient text, state text, category text, before bigint, most int)
+returns setof flyball.inbox_message
+language plpgsql stable set enable_seqscan = off set search_path = pg_catalog, pg_temp set jit = off as $$
+#variable_conflict use_column
+declare
+    first_id constant bigint := coalesce(before, 9223372036854775807);
+begin
+    -- A statement for each index.
+    case coalesce(inbox_page.state, 'kept')
+    when 'unseen' then
+        return query select m.* from flyball.inbox_message m
+        where m.tenant = inbox_page.tenant and m.recipient = inbox_page.recipient and m.id < first_id
+            and m.seen_at is null and m.archived_at is null and (inbox_page.category is null or m.category = inbox_page.category)
+        order by m.id desc limit most;
+    when 'unread' then
+        return query select m.* from flyball.inbox_message m
+        where m.tenant = inbox_page.tenant and m.recipient = inbox_page.recipient and m.id < first_id
+            and m.read_at is null and m.archived_at is null and (inbox_page.category is null or m.category = inbox_page.category)
+        order by m.id desc limit most;
+    when 'seen' then
+        return query select m.* from flyball.inbox_message m
+        where m.tenant = inbox_page.tenant and m.recipient = inbox_page.recipient and m.id < first_id
+            and m.read_at is null and m.archived_at is null and m.seen_at is not null
+            and (inbox_page.category is null or m.category = inbox_page.category)
+        order by m.id desc limit most;
+    when 'archived' then
+        return query select m.* from flyball.inbox_message m
+        where m.tenant = inbox_page.tenant and m.recipient = inbox_page.recipient and m.id < first_id
+            and m.archived_at is not null and (inbox_page.category is null or m.category = inbox_page.category)
+        order by m.id desc limit most;
+    else
+        return query select m.* from flyball.inbox_message m
+        where m.tenant = inbox_page.tenant and m.recipient = inbox_page.recipient and m.id < first_id
+            and m.archived_at is null and (inbox_page.state is null or m.read_at is not null)
+            and (inbox_page.category is null or m.category = inbox_page.category)
+        order by m.id desc limit most;
+    end case;
+end $$;
+
+-- The messages of an inbox of the caller's tenant, newest first: those that are not archived, or those
+-- in a state (unseen, seen, read, unread, archived). `before` is the last id of the page before.
+create function flyball.inbox(recipient text, in_state text default null, in_category text default null, before bigint default null, most int default 50)
+returns table (id bigint, job_id bigint, category text, template_id text, actor text, subject text, body text, data jsonb, state text,
+    created_at timestamptz, seen_at timestamptz, read_at timestamptz, archived_at timestamptz)
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off
+set standard_conforming_strings = on set jit = off as $$
+#variable_conflict use_column
+declare
+    own_tenant constant text := flyball.recipient_tenant('inbox');
+begin
+    perform flyball.check_recipient_id('inbox', inbox.recipient);
+    if inbox.in_state not in ('unseen', 'seen', 'read', 'unread', 'archived') then
+        perform flyball.refuse('inbox', 'in_state', 'must be unseen, seen, read, unread or archived');
+    elsif inbox.most is null or inbox.most not between 1 and 1000 then
+        perform flyball.refuse('inbox', 'most', 'must be a whole number from 1 to 1000');
+    end if;
+    return query
+    select m.id, m.job_id, m.category, m.template_id, m.actor, m.subject, m.body, m.data, flyball.inbox_entry(m) ->> 'state',
+        m.created_at, m.seen_at, m.read_at, m.archived_at
+    from flyball.inbox_page(own_tenant, inbox.recipient, inbox.in_state, inbox.in_category, inbox.before, inbox.most) m;
+end $$;
+comment on function flyball.inbox is 'The messages in the inbox of a recipient of the caller''s tenant, newest first.';
+
+-- The unseen and unread messages in an inbox of the caller's tenant; archived ones do not count.
+create function flyball.inbox_counts(recipient text, out unseen bigint, out unread bigint)
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set standard_conforming_strings = on as $$
+#variable_conflict use_column
+declare
+    own_tenant constant text := flyball.recipient_tenant('inbox_counts');
+begin
+    perform flyball.check_recipient_id('inbox_counts', inbox_counts.recipient);
+    select coalesce(sum(c.unseen), 0), coalesce(sum(c.unread), 0) into unseen, unread from flyball.inbox_count c
+    where c.tenant = own_tenant and c.recipient = inbox_counts.recipient;
+end $$;
+comment on function flyball.inbox_counts is 'The unseen and unread messages in the inbox of a recipient of the caller''s tenant.';
+
+-- Marks messages in an inbox of the caller's tenant: those of `ids`, or all up to an id, a time or
+-- both. Returns how many changed, and the counts.
+create function flyball.mark_inbox(recipient text, mark text, ids bigint[] default null, up_to bigint default null, up_to_time timestamptz default null,
+    out changed bigint, out unseen bigint, out unread bigint)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set standard_conforming_strings = on as $$
+#variable_conflict use_column
+declare
+    own_tenant constant text := flyball.recipient_tenant('mark_inbox');
+    step       record;
+begin
+    perform flyball.check_recipient_id('mark_inbox', mark_inbox.recipient);
+    if mark is null or mark not in ('seen', 'read', 'unread', 'archived', 'unarchived') then
+        perform flyball.refuse('mark_inbox', 'mark', 'must be seen, read, unread, archived or unarchived');
+    elsif (ids is null) = (up_to is null and up_to_time is null) then
+        perform flyball.refuse('mark_inbox', 'ids', 'must be given, or else up_to or up_to_time');
+    elsif cardinality(ids) > 1000 then
+        perform flyball.refuse('mark_inbox', 'ids', format('must be at most 1000 ids, not %s', cardinality(ids)));
+    end if;
+    changed := 0;
+    loop
+        select * into step from flyball.mark_inbox_messages(own_tenant, mark_inbox.recipient, mark, ids, up_to, up_to_time, 10000);
+        changed := changed + step.changed;
+        exit when not step.more;
+    end loop;
+    unseen := step.unseen;
+    unread := step.unread;
+end $$;
+comment on function flyball.mark_inbox is 'Marks messages in the inbox of a recipient of the caller''s tenant as seen, read, unread, archived or unarchived.';
+
 -- === Upkeep ======================================================================================
 
--- As in 0015, but the messages of an inbox that another transaction has locked stay until the next time:
+-- Deletes messages that are older than some days, at most `most`, oldest first; returns their
+-- number. The messages of an inbox that another transaction has locked stay until the next time:
 -- the locks of all others are held meanwhile.
-create or replace function flyball.prune_inbox(days int, most int default 5000) returns bigint
+create function flyball.prune_inbox(days int, most int default 5000) returns bigint
 language plpgsql volatile as $$
 #variable_conflict use_column
 declare
@@ -294,45 +436,35 @@ begin
     return removed;
 end $$;
 
--- === Channels ====================================================================================
-
--- Whether a channel lacks a message that a gateway has read, by its epoch, offset and number: the end of
--- the history has gone back, as after a failover to a copy that lacks it. The place of the message may be
--- that of another by now. A channel that is not there and was not forgotten was made in the part that is
--- missing.
-create function flyball.channel_went_back(tenant text, channel text, epoch bigint, read_offset bigint, read_seq bigint) returns boolean
-language sql stable as $$
-    select case
-        when c.epoch is null then e.last_value <= channel_went_back.epoch
-        when c.epoch <> channel_went_back.epoch then c.epoch < channel_went_back.epoch
-        when c.last_offset < read_offset then true
-        else coalesce((
-            select m.seq <> read_seq from flyball.channel_message m
-            where m.tenant = channel_went_back.tenant and m.channel = channel_went_back.channel and m."offset" > 0 and m."offset" = read_offset
-                and m.epoch = channel_went_back.epoch
-            limit 1
-        ), false) end
-    from flyball.channel_epoch e
-    left join flyball.channel c on c.tenant = channel_went_back.tenant and c.name = channel_went_back.channel
-$$;
-
--- Gives all channels a new epoch if the end of the history has gone back, because offsets that clients have
--- mean other messages now. Returns whether it did. The caller holds the lock of the collectors.
-create function flyball.renew_channels(tenant text, channel text, epoch bigint, read_offset bigint, read_seq bigint) returns boolean
-language plpgsql volatile as $$
+-- Erases the inbox of a recipient, and what its channel keeps of it; returns the number of
+-- messages. The caller commits soon, because a message to this recipient waits until then. Open
+-- devices are told to list it again by a notification with a mark: a publication would keep the
+-- name of the recipient.
+create function flyball.erase_inbox(tenant text, recipient text) returns bigint
+language plpgsql volatile set enable_seqscan = off set search_path = pg_catalog, pg_temp set jit = off as $$
 #variable_conflict use_column
 declare
-    new_epoch bigint;
+    own_channel constant text := '$inbox/' || erase_inbox.recipient;
+    removed     bigint;
 begin
-    if not flyball.channel_went_back(renew_channels.tenant, renew_channels.channel, renew_channels.epoch, read_offset, read_seq) then
-        return false;
+    perform from flyball.inbox_count c where c.tenant = erase_inbox.tenant and c.recipient = erase_inbox.recipient for update;
+    delete from flyball.inbox_message m where m.tenant = erase_inbox.tenant and m.recipient = erase_inbox.recipient;
+    get diagnostics removed = row_count;
+    delete from flyball.inbox_count c where c.tenant = erase_inbox.tenant and c.recipient = erase_inbox.recipient;
+    -- What waits comes first: a collector that moves it meanwhile has committed when the next
+    -- statement begins.
+    delete from flyball.publication p where p.tenant = erase_inbox.tenant and p.channel = own_channel;
+    delete from flyball.channel_message m where m.tenant = erase_inbox.tenant and m.channel = own_channel and m."offset" > 0;
+    update flyball.channel c set first_offset = c.last_offset + 1 where c.tenant = erase_inbox.tenant and c.name = own_channel;
+    if removed > 0 then
+        perform pg_notify('flyball_channel', 'erased ' || flyball.tenant_mark(erase_inbox.tenant || chr(31) || own_channel));
     end if;
-    -- Epochs that are missing too were given before.
-    select setval('flyball.channel_epoch', e.last_value + 1000) into new_epoch from flyball.channel_epoch e;
-    update flyball.channel c set epoch = new_epoch, first_offset = c.last_offset + 1;
-    return true;
+    return removed;
 end $$;
 
 -- === Permissions =================================================================================
 
-revoke execute on function flyball.channel_went_back, flyball.deliver_inboxes, flyball.mark_inbox_within, flyball.renew_channels from public;
+revoke execute on function flyball.inbox_entry, flyball.deliver_inboxes, flyball.deliver_inbox, flyball.mark_inbox_within,
+    flyball.mark_inbox_messages, flyball.inbox_page, flyball.inbox, flyball.inbox_counts, flyball.mark_inbox, flyball.prune_inbox,
+    flyball.erase_inbox
+from public;

@@ -1,37 +1,6 @@
--- Chapter 5: schedules. A schedule is a row; the worker that finds it due makes its job and
+-- Chapter 8: schedules. A schedule is a row; the worker that finds it due makes its job and
 -- advances it in one statement, so no leader is needed, and a crash neither loses an occurrence nor
 -- makes it twice.
-
-create table flyball.cron (
-    name         text        primary key,
-    expression   text        not null,
-    time_zone    text        not null default 'UTC',
-    kind         text        not null,
-    args         jsonb       not null default '{}',
-    throttle     text        not null default 'default',
-    key          text        not null default '',
-    priority     int         not null default 1,
-    max_attempts int         not null default 10,
-    cost         float8      not null default 1,
-    timeout_s    float8      check (timeout_s > 0),
-    -- Policy for occurrences that were missed while no worker ran, and for one that is due while
-    -- the last job is unfinished.
-    catch_up     text        not null default 'one' check (catch_up in ('one', 'all', 'none')),
-    overlap      text        not null default 'skip' check (overlap in ('skip', 'allow')),
-    paused       boolean     not null default false,
-    -- The next occurrence. Null: a worker computes it, because only workers evaluate expressions
-    -- and time zones in full.
-    next_at      timestamptz,
-    -- The last occurrence that was handled; none is handled twice.
-    last_at      timestamptz,
-    last_job_id  bigint,
-    skipped_at   timestamptz,
-    -- The reason why it makes no jobs, or made none the last time.
-    problem      text,
-    updated_at   timestamptz not null default clock_timestamp(),
-    check (catch_up <> 'all' or overlap = 'allow')
-) with (fillfactor = 50);
-create index cron_due on flyball.cron (next_at) where not paused;
 
 -- === Expressions =================================================================================
 
@@ -139,7 +108,7 @@ return exists (
 
 -- Returns what is wrong with a cron expression, or nothing.
 create function flyball.check_expression(expression text) returns text
-language plpgsql immutable as $$
+language plpgsql immutable set standard_conforming_strings = on as $$
 declare
     shape      constant text := '5 fields (minute, hour, day of month, month, day of week), 6 with the second in front, or one of '
         '@hourly, @daily, @midnight, @weekly, @monthly, @yearly, @annually';
@@ -188,6 +157,78 @@ begin
     return null;
 end $$;
 
+-- === Writers and authors =========================================================================
+
+-- Refuses roles with a tenant. The jobs of schedules are the operators' own: they pass no limit of a
+-- tenant, may be critical, and may name the secrets of operators.
+create function flyball.refuse_tenant_role(entry_point text) returns void
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare
+    its_tenant constant text := case when not flyball.is_operator() then (flyball.role_tenant()).tenant end;
+begin
+    if its_tenant is not null then
+        raise exception using errcode = '42501', column = 'tenant', hint = 'No schedule was changed.',
+            message = format('%s: tenant: role %s belongs to tenant %s, and the jobs of schedules are the operators'' own; allowed are roles without a tenant',
+                entry_point, to_json(flyball.caller()), to_json(its_tenant));
+    end if;
+end $$;
+
+-- Refuses a change of the schedules by a role with a tenant.
+create function flyball.check_writer() returns trigger
+language plpgsql set search_path = pg_catalog, pg_temp set standard_conforming_strings = on as $$
+begin
+    perform flyball.refuse_tenant_role('schedule');
+    return null;
+end $$;
+
+-- However the table is written, and whatever a role was granted.
+create trigger check_writer before insert or update or delete on flyball.cron
+for each statement execute function flyball.check_writer();
+
+-- A schedule makes only jobs that its author may enqueue, because the worker that makes them later
+-- has all rights. Checked however the row is written.
+create function flyball.check_author() returns trigger
+language plpgsql set search_path = pg_catalog, pg_temp set standard_conforming_strings = on as $$
+begin
+    if not flyball.may_enqueue(new.kind) then
+        raise exception using errcode = '42501', column = 'kind', hint = 'No schedule was changed.',
+            message = format('schedule: kind: %s is not public, and role %s may not enqueue it; it may enqueue: %s',
+                to_json(new.kind), to_json(flyball.caller()), flyball.enqueueable());
+    elsif new.throttle like 'limit:%' and not flyball.is_operator() then
+        raise exception using errcode = '42501', column = 'throttle', hint = 'No schedule was changed.',
+            message = format('schedule: throttle: %s limits the requests of an API, and only operators may enqueue in it; name one of your own',
+                to_json(new.throttle));
+    elsif new.throttle like 'api:%' and not flyball.is_operator() then
+        raise exception using errcode = '42501', column = 'throttle', hint = 'No schedule was changed.',
+            message = format('schedule: throttle: %s is a throttle of the HTTP API itself, in which only operators may enqueue; name one of your own',
+                to_json(new.throttle));
+    elsif new.throttle = 'flyball:alerts' and not flyball.is_operator() then
+        raise exception using errcode = '42501', column = 'throttle', hint = 'No schedule was changed.',
+            message = format('schedule: throttle: %s sends the alerts of Flyball itself, and only operators may enqueue in it; name one of your own',
+                to_json(new.throttle));
+    elsif not flyball.is_operator() and (new.kind <> 'notification' or right(new.throttle, 9) = ':accounts')
+        and flyball.is_of_pool(new.throttle)
+    then
+        raise exception using errcode = '42501', column = 'throttle', hint = 'No schedule was changed.',
+            message = format('schedule: throttle: %s belongs to a pool, in which only operators may enqueue jobs other than its messages; name one of your own',
+                to_json(new.throttle));
+    elsif new.throttle = 'webhooks' and new.key not in ('', flyball.caller_tenant()) and not flyball.is_operator() then
+        raise exception using errcode = '42501', column = 'key', hint = 'No schedule was changed.',
+            message = 'schedule: key: names the calls of others in throttle "webhooks"; leave it out, or name a throttle of your own';
+    elsif new.kind = 'notification' and new.cost > 10 and not flyball.is_operator() then
+        raise exception using errcode = '42501', column = 'cost', hint = 'No schedule was changed.',
+            message = format('schedule: cost: is %s; a message costs at most 10 tokens, unless an operator enqueues it', new.cost);
+    elsif flyball.throttle_tenant(new.throttle) <> flyball.caller_tenant() and not flyball.is_operator() then
+        raise exception using errcode = '42501', column = 'throttle', hint = 'No schedule was changed.',
+            message = format('schedule: throttle: %s belongs to another tenant; name one of your own, or one that no tenant owns',
+                to_json(new.throttle));
+    end if;
+    return new;
+end $$;
+
+create trigger check_author before insert or update of name, kind, args, throttle, key, cost, expression on flyball.cron
+for each row when (new.kind is not null) execute function flyball.check_author();
+
 -- === Schedules ===================================================================================
 
 -- Returns what is wrong with the times of a schedule, or nothing.
@@ -211,7 +252,7 @@ begin
     end if;
 
     field := 'time_zone';
-    if time_zone is null or not exists (select from pg_catalog.pg_timezone_names z where lower(z.name) = lower(time_zone)) then
+    if time_zone is null or time_zone ~* '^((posix|right)/|(localtime|posixrules|factory)$)' or not exists (select from pg_catalog.pg_timezone_names z where lower(z.name) = lower(time_zone)) then
         message := format('%s is not a time zone; allowed: names of the IANA list such as UTC, Europe/Berlin or America/New_York',
             coalesce(to_json(left(time_zone, 64))::text, 'null'));
         return;
@@ -238,32 +279,9 @@ begin
     field := null;
 end $$;
 
--- A schedule makes only jobs that its author may enqueue, because the worker that makes them later
--- has all rights. Checked however the row is written.
-create function flyball.check_author() returns trigger
-language plpgsql as $$
-begin
-    if not flyball.may_enqueue(new.kind) then
-        raise exception using errcode = '42501', column = 'kind', hint = 'No schedule was changed.',
-            message = format('schedule: kind: %s is not public, and role %s may not enqueue it; it may enqueue: %s',
-                to_json(new.kind), to_json(flyball.caller()), flyball.enqueueable());
-    elsif new.throttle like 'api:%' and not flyball.is_operator() then
-        raise exception using errcode = '42501', column = 'throttle', hint = 'No schedule was changed.',
-            message = format('schedule: throttle: %s is a throttle of the HTTP API itself, in which only operators may enqueue; name one of your own',
-                to_json(new.throttle));
-    elsif flyball.throttle_tenant(new.throttle) <> flyball.caller_tenant() and not flyball.is_operator() then
-        raise exception using errcode = '42501', column = 'throttle', hint = 'No schedule was changed.',
-            message = format('schedule: throttle: %s belongs to another tenant; name one of your own, or one that no tenant owns',
-                to_json(new.throttle));
-    end if;
-    return new;
-end $$;
-
-create trigger check_author before insert or update of name, kind, args, throttle, key, cost, expression on flyball.cron
-for each row when (new.kind is not null) execute function flyball.check_author();
-
 -- Makes a schedule or replaces the one of this name; true if it is new. The same expression and
--- time zone keep the next occurrence, so a program may declare its schedules at each start. It runs
+-- time zone keep the next occurrence, so a program may declare its schedules at each start; an
+-- occurrence that a process left because it did not know the time zone is not lost by that. It runs
 -- with the rights of its caller, which needs rights on flyball.cron.
 create function flyball.schedule(
     name text,
@@ -279,7 +297,9 @@ create function flyball.schedule(
     timeout interval default null,
     catch_up text default 'one',
     overlap text default 'skip',
-    paused boolean default null)
+    paused boolean default null,
+    tags text[] default null,
+    retry jsonb default null)
 returns boolean
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
@@ -294,6 +314,9 @@ begin
             unique_key => null::text, unique_for => null::interval, cost => cost, run_at => null::timestamptz,
             timeout => timeout);
     end if;
+    if issue.field is null and (tags is not null or retry is not null) then
+        select o.field, o.message, '22023' as code into issue from flyball.check_options(jsonb_build_object('tags', tags, 'retry', retry)) o;
+    end if;
     if issue.field is not null then
         raise exception using
             errcode = coalesce(issue.code, '22023'),
@@ -303,23 +326,26 @@ begin
     end if;
 
     insert into flyball.cron as c
-        (name, expression, time_zone, kind, args, throttle, key, priority, max_attempts, cost, timeout_s, catch_up, overlap, paused)
+        (name, expression, time_zone, kind, args, throttle, key, priority, max_attempts, cost, timeout_s, catch_up, overlap, paused,
+         tags, retry)
     values
         (name, expression, time_zone, kind, args, throttle, key, priority, max_attempts, cost, extract(epoch from timeout), catch_up,
-         overlap, coalesce(paused, false))
+         overlap, coalesce(paused, false), flyball.tags_of(jsonb_build_object('tags', tags)),
+         flyball.retry_of(jsonb_build_object('retry', retry)))
     on conflict on constraint cron_pkey do update
         set expression = excluded.expression, time_zone = excluded.time_zone, kind = excluded.kind, args = excluded.args,
             throttle = excluded.throttle, key = excluded.key, priority = excluded.priority, max_attempts = excluded.max_attempts,
-            cost = excluded.cost, timeout_s = excluded.timeout_s, catch_up = excluded.catch_up, overlap = excluded.overlap,
+            cost = excluded.cost, timeout_s = excluded.timeout_s, tags = excluded.tags, retry = excluded.retry, catch_up = excluded.catch_up, overlap = excluded.overlap,
             paused = coalesce(paused, c.paused),
             -- A schedule that was paused or had a problem starts afresh; one that only gets other
             -- arguments keeps its next occurrence.
             next_at = case when (c.expression, c.time_zone, c.paused) = (excluded.expression, excluded.time_zone, coalesce(paused, c.paused))
-                           then c.next_at end,
+                           then coalesce(c.next_at, case when c.problem like 'time_zone: %' then c.missed_at end) end,
             problem = null, updated_at = clock_timestamp()
     returning c.xmax = 0 into is_new;
     return is_new;
 end $$;
+comment on function flyball.schedule is 'Makes or replaces a schedule: a job at each time of a cron expression. See docs/reference/sql.md.';
 
 -- Deletes a schedule; false if there is none. Its jobs stay.
 create function flyball.unschedule(name text) returns boolean
@@ -329,6 +355,7 @@ begin
     delete from flyball.cron c where c.name = name;
     return found;
 end $$;
+comment on function flyball.unschedule is 'Deletes a schedule; its jobs stay.';
 
 -- Pauses or resumes a schedule; false if there is none. Occurrences during a pause stay missed, and
 -- a problem from before it is tried again: the next occurrence is computed anew.
@@ -344,13 +371,18 @@ begin
     where c.name = name and c.paused <> paused;
     return found or exists (select from flyball.cron c where c.name = name);
 end $$;
+comment on function flyball.pause_schedule is 'Pauses a schedule or resumes it with its next occurrence.';
+
+-- === Occurrences =================================================================================
 
 -- Makes the job of one occurrence; `at` null is "now, by hand". With overlap `skip` the unique key
--- is the schedule's, so an unfinished job blocks the next one. With `allow` it is the occurrence's,
--- kept for an hour, so moving a schedule back does not make its job twice. It makes only the job in
--- the table, and only for roles that may change the table.
+-- is the schedule's, so an unfinished job blocks the next one, also one of another kind that the
+-- schedule had before: the kind is a part of the unique key, so that of such a job is another one.
+-- With `allow` it is the occurrence's, kept for an hour, so moving a schedule back does not make
+-- its job twice. It makes only the job in the table, and only for roles that may change the table
+-- and have no tenant.
 create function flyball.enqueue_occurrence(name text, at timestamptz, out job_id bigint, out duplicate boolean)
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set standard_conforming_strings = on as $$
 #variable_conflict use_variable
 declare
     c          flyball.cron;
@@ -360,8 +392,17 @@ begin
         raise exception using errcode = '42501', message = format('role %s may not run schedules: it has no right to update flyball.cron',
             to_json(flyball.caller()));
     end if;
+    perform flyball.refuse_tenant_role('run_schedule');
     select * into c from flyball.cron k where k.name = name;
     if not found then
+        return;
+    end if;
+    if c.overlap = 'skip' and c.last_job_id is not null
+        and exists (select from flyball.job j where j.id = c.last_job_id and j.kind <> c.kind)
+        and flyball.job_state(c.last_job_id) in ('ready', 'scheduled', 'retryable', 'running')
+    then
+        job_id := c.last_job_id;
+        duplicate := true;
         return;
     end if;
     select e.job_id, e.duplicate into job_id, duplicate
@@ -369,7 +410,8 @@ begin
         array[at], array[c.max_attempts::int],
         array[case when c.overlap = 'skip' then unique_key when at is not null then unique_key || '@' || extract(epoch from at)::bigint end],
         array[case when c.overlap <> 'skip' and at is not null then 3600::float8 end],
-        array[c.cost::float8], array[null::text], array[c.timeout_s::float8], array[null::float8], array[null::float8], array[false]) e;
+        array[c.cost::float8], array[null::text], array[c.timeout_s::float8], array[null::float8], array[null::float8], array[false],
+        options => array[flyball.options_of(jsonb_build_object('tags', c.tags, 'retry', c.retry))]) e;
 end $$;
 
 -- Makes the job of a schedule now, in addition to its occurrences; no row if there is no such
@@ -395,6 +437,15 @@ end $$;
 -- these occurrences and advances the schedule. It takes effect only if the schedule is still as the
 -- worker saw it, so of many workers exactly one succeeds; the others get no row. A job that cannot
 -- be enqueued is recorded as the schedule's problem and not tried again before the next occurrence.
+--
+-- Each occurrence stands for itself: after one that is refused, the jobs made before it stay. With
+-- catch_up `all` the refused one and those after it are tried again with the next one, at most the
+-- newest 100. A schedule that was paused, or got other times, has no next occurrence here and
+-- forgets them.
+--
+-- An occurrence that was handled when the clock of the server was ahead, by more than a minute,
+-- holds up no other: occurrences are made by the clock as it is. A schedule whose time zone a
+-- process does not know is left to others, which may know it.
 create function flyball.advance_schedule(
     name text, expression text, time_zone text, seen_next_at timestamptz,
     occurrences timestamptz[], next_at timestamptz, problem text)
@@ -402,10 +453,18 @@ returns table (made int, skipped int, refused text)
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
 declare
-    c       flyball.cron;
-    at      timestamptz;
-    job     record;
-    last_id bigint;
+    c         flyball.cron;
+    retries   boolean;
+    at        timestamptz;
+    job       record;
+    last_id   bigint;
+    last_at   timestamptz;
+    -- The time up to which occurrences were handled; null if the clock was ahead then.
+    handled   timestamptz;
+    present   constant timestamptz := clock_timestamp() + interval '1 minute';
+    -- The occurrence that was due.
+    due_at    timestamptz;
+    remaining timestamptz[];
 begin
     select * into c from flyball.cron k
     where k.name = name and k.expression = expression and k.time_zone = time_zone
@@ -417,34 +476,54 @@ begin
     made := 0;
     skipped := 0;
     refused := problem;
-    begin
-        foreach at in array occurrences loop
-            continue when at <= c.last_at;
+    due_at := coalesce(c.next_at, case when c.problem like 'time_zone: %' then c.missed_at end);
+    if next_at is null and problem like 'time_zone: %' then
+        update flyball.cron k
+        set next_at = null, problem = problem, missed_at = due_at, retry_at = clock_timestamp() + interval '1 minute'
+        where k.name = name;
+        return next;
+        return;
+    end if;
+    retries := c.catch_up = 'all' and due_at is not null;
+    if retries and c.to_retry is not null then
+        occurrences := array(
+            select n.at
+            from (
+                select distinct o.at from unnest(c.to_retry || occurrences) as o(at) where o.at <= present order by o.at desc limit 100
+            ) n
+            order by n.at);
+    end if;
+    last_at := occurrences[cardinality(occurrences)];
+    handled := case when c.last_at <= present then c.last_at end;
+    foreach at in array occurrences loop
+        continue when at <= handled;
+        begin
             select m.job_id, m.duplicate into job from flyball.enqueue_occurrence(c.name, at) m;
-            if job.duplicate then
-                skipped := skipped + 1;
-            else
-                made := made + 1;
-                last_id := job.job_id;
+        -- A full lane that refuses jobs (53400) is such a problem too, and not a failure of Postgres.
+        exception when data_exception or integrity_constraint_violation or raise_exception or configuration_limit_exceeded or insufficient_privilege then
+            refused := sqlerrm;
+            if retries then
+                remaining := array(select o.at from unnest(occurrences) as o(at) where o.at >= at order by o.at);
+                last_at := (select max(o.at) from unnest(occurrences) as o(at) where o.at < at);
             end if;
-        end loop;
-    -- A full lane that refuses jobs (53400) is such a problem too, and not a failure of Postgres.
-    exception when data_exception or integrity_constraint_violation or raise_exception or configuration_limit_exceeded or insufficient_privilege then
-        made := 0;
-        skipped := 0;
-        last_id := null;
-        refused := sqlerrm;
-    end;
+            exit;
+        end;
+        if job.duplicate then
+            skipped := skipped + 1;
+        else
+            made := made + 1;
+            last_id := job.job_id;
+        end if;
+    end loop;
     update flyball.cron k
     set next_at = next_at,
-        last_at = greatest(k.last_at, occurrences[cardinality(occurrences)]),
+        last_at = greatest(handled, last_at),
         last_job_id = coalesce(last_id, k.last_job_id),
         skipped_at = case when skipped > 0 then clock_timestamp() else k.skipped_at end,
-        problem = refused
+        problem = refused,
+        to_retry = remaining,
+        missed_at = null,
+        retry_at = null
     where k.name = name;
     return next;
 end $$;
-
-comment on function flyball.schedule is 'Makes or replaces a schedule: a job at each time of a cron expression. See docs/reference/sql.md.';
-comment on function flyball.pause_schedule is 'Pauses a schedule or resumes it with its next occurrence.';
-comment on function flyball.unschedule is 'Deletes a schedule; its jobs stay.';
