@@ -88,11 +88,20 @@ fn number_length(text: &[u8]) -> usize {
         .unwrap_or(text.len())
 }
 
-/// Returns true for an integer that neither 64 bits with a sign nor without one hold.
+/// Returns true for an integer that neither 64 bits with a sign nor without one hold, and that is
+/// not the text of a float.
 fn is_long(number: &[u8]) -> bool {
     let text = std::str::from_utf8(number).unwrap_or_default();
     let is_whole = !text.contains(['.', 'e', 'E']);
-    is_whole && text.parse::<i64>().is_err() && text.parse::<u64>().is_err()
+    let is_short = text.parse::<i64>().is_ok() || text.parse::<u64>().is_ok();
+    is_whole && !is_short && !is_float(text)
+}
+
+/// Returns true if a float has all digits of an integer: JavaScript and Go write floats below 1e21
+/// without an exponent, so 1e20 comes as 100000000000000000000.
+fn is_float(integer: &str) -> bool {
+    let float = integer.parse::<f64>();
+    float.is_ok_and(|float| float.to_string() == integer)
 }
 
 #[cfg(test)]
@@ -118,9 +127,9 @@ mod tests {
                 "99999999999999999999",
             ),
             (
-                r#"{"a": {"b": {}}, "c": 100000000000000000000}"#,
+                r#"{"a": {"b": {}}, "c": 100000000000000000001}"#,
                 "/c",
-                "100000000000000000000",
+                "100000000000000000001",
             ),
             ("99999999999999999999", "", "99999999999999999999"),
         ];
@@ -136,6 +145,8 @@ mod tests {
             "[-9223372036854775808, 1e300, 123456789012345678901234567890.5]",
             r#"{"99999999999999999999": "99999999999999999999 \" 99999999999999999999"}"#,
             r#"["\\", 1]"#,
+            // Floats as JavaScript writes 1e20, 2 to the power of 69, and -1.5e20.
+            "[100000000000000000000, 590295810358705700000, -150000000000000000000]",
         ] {
             assert_eq!(first_long_integer(text.as_bytes()), None, "{text}");
         }
