@@ -3,6 +3,7 @@
 use super::*;
 use crate::api::stream::live_sample::LiveSample;
 use crate::api::throttles::measured::Measured;
+use crate::api::throttles::view::state_word;
 use crate::throttle::OnStoreLoss;
 
 #[tokio::test]
@@ -126,6 +127,36 @@ async fn a_throttle_whose_jobs_do_not_start_for_want_of_writes_does_not_flow() {
     assert_eq!(state(true, false, OnStoreLoss::Open).await, "no_writes");
     assert_eq!(state(false, true, OnStoreLoss::Closed).await, "no_writes");
     assert_eq!(state(false, true, OnStoreLoss::Open).await, "flowing");
+}
+
+#[test]
+fn a_pause_above_comes_before_a_want_of_writes_which_stops_no_limit_of_requests() {
+    let measured = |name: &str| Measured {
+        status: Some(status_of(&Name::new(name).unwrap(), 5.0, 1)),
+        ..Measured::default()
+    };
+    let mut sample = LiveSample {
+        is_queue_lost: true,
+        ..LiveSample::default()
+    };
+    for name in ["reindex", "api:read", "limit:lead"] {
+        sample.throttles.insert(name.to_owned(), measured(name));
+    }
+    let below = Measured {
+        above: Some("stopped"),
+        ..measured("below")
+    };
+    sample.throttles.insert("below".to_owned(), below);
+    sample.mark_unwritable();
+
+    let state = |name: &str| {
+        let measured = &sample.throttles[name];
+        state_word(measured.status.as_ref().unwrap(), Some(measured))
+    };
+    assert_eq!(state("reindex"), "no_writes");
+    assert_eq!(state("below"), "stopped");
+    assert_eq!(state("api:read"), "flowing");
+    assert_eq!(state("limit:lead"), "flowing");
 }
 
 #[tokio::test]

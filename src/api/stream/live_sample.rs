@@ -61,12 +61,14 @@ impl LiveSample {
     /// Marks the throttles whose jobs do not start because Postgres or Redis accepts no writes.
     pub fn mark_unwritable(&mut self) {
         let (is_queue_lost, is_store_lost) = (self.is_queue_lost, self.is_store_lost);
-        for measured in self.throttles.values_mut() {
+        for (name, measured) in &mut self.throttles {
+            // The limits of an API have no jobs, and grant without Postgres.
+            let needs_queue = !is_of_the_api(name);
             // Without Redis the others grant by themselves.
             let status = measured.status.as_ref();
             let is_closed =
                 status.is_some_and(|status| status.knobs.on_store_loss == OnStoreLoss::Closed);
-            measured.is_unwritable = is_queue_lost || is_store_lost && is_closed;
+            measured.is_unwritable = is_queue_lost && needs_queue || is_store_lost && is_closed;
         }
     }
 

@@ -459,11 +459,11 @@ pub fn state_word(status: &Status, measured: Option<&Measured>) -> &'static str 
         return own;
     }
     let Some(measured) = measured else { return own };
-    if measured.is_unwritable {
-        return "no_writes";
-    }
     if let Some(above) = measured.above {
         return above;
+    }
+    if measured.is_unwritable {
+        return "no_writes";
     }
     let is_limiting = measured
         .slope
