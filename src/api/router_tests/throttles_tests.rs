@@ -104,7 +104,7 @@ async fn one_status_that_comes_too_late_is_taken_from_the_last_sample_or_asked_f
 async fn a_throttle_whose_jobs_do_not_start_for_want_of_writes_does_not_flow() {
     let fixture = fixture(None).await;
     let name = Name::new("reindex").unwrap();
-    let state = async |is_queue_lost: bool, is_store_lost: bool, on_store_loss: OnStoreLoss| {
+    let state = async |no_writes: bool, is_store_lost: bool, on_store_loss: OnStoreLoss| {
         let mut status = status_of(&name, 5.0, 1);
         status.knobs.on_store_loss = on_store_loss;
         let measured = Measured {
@@ -112,7 +112,7 @@ async fn a_throttle_whose_jobs_do_not_start_for_want_of_writes_does_not_flow() {
             ..Measured::default()
         };
         let mut sample = LiveSample {
-            is_queue_lost,
+            is_queue_unwritable: no_writes,
             is_store_lost,
             ..LiveSample::default()
         };
@@ -136,7 +136,7 @@ fn a_pause_above_comes_before_a_want_of_writes_which_stops_no_limit_of_requests(
         ..Measured::default()
     };
     let mut sample = LiveSample {
-        is_queue_lost: true,
+        is_queue_unwritable: true,
         ..LiveSample::default()
     };
     for name in ["reindex", "api:read", "limit:lead"] {

@@ -41,6 +41,8 @@ pub struct LiveSample {
     pub is_store_lost: bool,
     /// True while Postgres does not answer, or accepts no writes.
     pub is_queue_lost: bool,
+    /// True while no job starts for want of an answer or of writes of Postgres.
+    pub is_queue_unwritable: bool,
     /// True while everything is paused.
     pub is_paused: bool,
 }
@@ -60,7 +62,7 @@ impl LiveSample {
 
     /// Marks the throttles whose jobs do not start because Postgres or Redis accepts no writes.
     pub fn mark_unwritable(&mut self) {
-        let (is_queue_lost, is_store_lost) = (self.is_queue_lost, self.is_store_lost);
+        let (no_queue, is_store_lost) = (self.is_queue_unwritable, self.is_store_lost);
         for (name, measured) in &mut self.throttles {
             // The limits of an API have no jobs, and grant without Postgres.
             let needs_queue = !is_of_the_api(name);
@@ -68,7 +70,7 @@ impl LiveSample {
             let status = measured.status.as_ref();
             let is_closed =
                 status.is_some_and(|status| status.knobs.on_store_loss == OnStoreLoss::Closed);
-            measured.is_unwritable = is_queue_lost && needs_queue || is_store_lost && is_closed;
+            measured.is_unwritable = no_queue && needs_queue || is_store_lost && is_closed;
         }
     }
 

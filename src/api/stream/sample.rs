@@ -25,7 +25,7 @@ use crate::api::throttles::pace::RateWindow;
 use crate::api::throttles::view;
 use crate::governor::GovernorView;
 use crate::jobs::postgres::is_disk_full;
-use crate::jobs::{Depth, Failing, Queue};
+use crate::jobs::{Depth, Failing, Queue, QueueStatus};
 use crate::postgres::Replica;
 use crate::service::FailureLog;
 use crate::throttle::{self, HeldKeys, Name, Status, concurrency_number};
@@ -57,6 +57,24 @@ struct Counts {
     is_paused: bool,
     /// True while Postgres does not answer, or accepts no writes.
     is_lost: bool,
+    /// The same, without counts that fail alone: jobs may start while those take too long.
+    is_unwritable: bool,
+}
+
+impl Counts {
+    /// Returns the last counts after a failure; `status` is the answer about the queue.
+    fn failed<E>(&self, status: &Result<QueueStatus, E>) -> Self {
+        let is_unwritable = status.as_ref().map_or(true, is_unwritable);
+        Self {
+            is_lost: true,
+            is_unwritable,
+            ..self.clone()
+        }
+    }
+}
+
+fn is_unwritable(status: &QueueStatus) -> bool {
+    status.is_read_only || is_disk_full(Instant::now())
 }
 
 /// Samples until the cancel token fires.
@@ -177,6 +195,7 @@ impl Sampler {
             workers: counts.workers,
             is_store_lost: is_store_lost || refusal.is_some(),
             is_queue_lost: counts.is_lost,
+            is_queue_unwritable: counts.is_unwritable,
             is_paused: counts.is_paused,
             ..LiveSample::default()
         };
@@ -323,34 +342,31 @@ async fn count_at_leisure(deps: &Deps, counts: &ArcSwap<Counts>) {
         );
         match (depths, failing, status) {
             (Ok(depths), Ok((workers, failing)), Ok(status)) => {
+                let is_unwritable = is_unwritable(&status);
                 counts.store(Arc::new(Counts {
                     at: depths.at,
                     depths: depths.throttles,
                     failing,
                     workers,
                     is_paused: status.is_paused,
-                    is_lost: status.is_read_only || is_disk_full(Instant::now()),
+                    is_lost: is_unwritable,
+                    is_unwritable,
                 }));
                 is_lost = false;
             }
-            (depths, failing, status) if !is_lost => {
-                let reason = depths
-                    .err()
-                    .or(failing.err())
-                    .or(status.err())
-                    .map(|error| error.to_string());
-                tracing::warn!(
-                    reason = reason.unwrap_or_default(),
-                    "jobs cannot be counted; the last count is shown"
-                );
-                let last = Counts::clone(&counts.load());
-                counts.store(Arc::new(Counts {
-                    is_lost: true,
-                    ..last
-                }));
+            (depths, failing, status) => {
+                let last = counts.load().failed(&status);
+                counts.store(Arc::new(last));
+                if !is_lost {
+                    let error = depths.err().or(failing.err()).or(status.err());
+                    let reason = error.map(|error| error.to_string());
+                    tracing::warn!(
+                        reason = reason.unwrap_or_default(),
+                        "jobs cannot be counted; the last count is shown"
+                    );
+                }
                 is_lost = true;
             }
-            _ => {}
         }
         let counted = Instant::now();
         loop {
@@ -442,6 +458,21 @@ async fn follow_for_listeners(deps: &Deps) {
 mod tests {
     use super::*;
     use crate::api::stream::live::TICK_THROTTLES_MAX;
+
+    #[test]
+    fn counts_that_fail_alone_are_no_want_of_writes() {
+        let failed = |status: Result<QueueStatus, ()>| {
+            let counts = Counts::default().failed(&status);
+            (counts.is_lost, counts.is_unwritable)
+        };
+        let read_only = QueueStatus {
+            is_read_only: true,
+            ..QueueStatus::default()
+        };
+        assert_eq!(failed(Ok(QueueStatus::default())), (true, false));
+        assert_eq!(failed(Ok(read_only)), (true, true));
+        assert_eq!(failed(Err(())), (true, true));
+    }
 
     #[test]
     fn a_tick_holds_a_bounded_number_of_throttles_governed_and_busy_ones_first() {
