@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::exit::CliError;
-use super::given_text::given_text;
+use super::given_text::{given_text, json_of};
 use super::output::say;
 use super::retry_args::RetryArgs;
 use super::signed::AuditArgs;
@@ -434,12 +434,8 @@ fn unknown(name: &str) -> CliError {
 
 fn args_of(text: &str) -> anyhow::Result<Value> {
     let text = given_text(text)?;
-    let refused = |error| {
-        CliError::Refused(format!(
-            "args: is not JSON: {error}; no schedule was changed"
-        ))
-    };
-    Ok(serde_json::from_str(&text).map_err(refused)?)
+    let refused = |wrong| CliError::Refused(format!("{wrong}; no schedule was changed"));
+    Ok(json_of("args", &text).map_err(refused)?)
 }
 
 fn parse<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {

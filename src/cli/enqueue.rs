@@ -10,7 +10,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
 use super::exit::CliError;
-use super::given_text::given_text;
+use super::given_text::{given_text, json_of, rounded};
 use super::output::say;
 use super::retry_args::RetryArgs;
 use super::{connect, exit, output, when};
@@ -211,9 +211,8 @@ fn one_job(args: &Args) -> anyhow::Result<NewJob> {
         }
     }
     let text = given_text(&args.args)?;
-    let value: Value = serde_json::from_str(&text).map_err(|error| {
-        CliError::Refused(format!("args: is not JSON: {error}; nothing was enqueued"))
-    })?;
+    let value = json_of("args", &text)
+        .map_err(|wrong| CliError::Refused(format!("{wrong}; nothing was enqueued")))?;
     Ok(NewJob {
         throttle: args.throttle.clone(),
         key: args.key.clone(),
@@ -308,6 +307,9 @@ fn read_file(file: &Path, kinds: &Kinds) -> anyhow::Result<(Vec<NewJob>, Vec<usi
                 error.column()
             ))
         })?;
+        if let Some(wrong) = rounded("", &line) {
+            bail!(refused(&wrong));
+        }
         let job = job_of(value, kinds).map_err(|wrong| refused(&wrong))?;
         jobs.push(job);
         lines.push(at + 1);

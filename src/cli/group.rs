@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::choice::choice;
 use super::enqueue::{placed, wrong_fields};
 use super::exit::CliError;
-use super::given_text::{filled, given_text};
+use super::given_text::{filled, given_text, json_of};
 use super::output::say;
 use super::signed::AuditArgs;
 use super::{connect, output, when};
@@ -247,10 +247,8 @@ fn value_of(name: &str, given: Option<&str>) -> anyhow::Result<Option<Value>> {
     let Some(given) = given else {
         return Ok(None);
     };
-    let read = serde_json::from_str(&given_text(given)?);
-    Ok(Some(read.map_err(|error| {
-        refused(&format!("{name}: is not JSON: {error}"))
-    })?))
+    let read = json_of(name, &given_text(given)?);
+    Ok(Some(read.map_err(|wrong| refused(&wrong))?))
 }
 
 /// Reads jobs field by field. A kind may be one that only other processes run: the queue knows them.

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::enqueue::check_args;
 use super::exit::CliError;
-use super::given_text::given_text;
+use super::given_text::{given_text, json_of};
 use super::job_answer::{answer, refused, unknown};
 use super::retry_args::RetryArgs;
 use super::signed::AuditArgs;
@@ -75,10 +75,9 @@ fn changes(args: &Args) -> anyhow::Result<JobUpdate> {
     let new = match &args.args {
         None => None,
         Some(given) => {
-            let parsed = serde_json::from_str::<Value>(&given_text(given)?);
-            Some(parsed.map_err(|error| {
-                CliError::Refused(format!("args: is not JSON: {error}; nothing was changed"))
-            })?)
+            let parsed = json_of("args", &given_text(given)?);
+            let refused = |wrong| CliError::Refused(format!("{wrong}; nothing was changed"));
+            Some(parsed.map_err(refused)?)
         }
     };
     let mut clear = args.clear.clone();

@@ -13,6 +13,7 @@ use super::exit::CliError;
 use super::output::say;
 use super::{connect, notify_check, output, when};
 use crate::admission::Admission;
+use crate::api::http::long_integers::first_long_integer;
 use crate::app;
 use crate::config::Settings;
 use crate::jobs::{Error, NewMessage};
@@ -170,6 +171,9 @@ fn message(args: &Args) -> anyhow::Result<Value> {
     };
     let mut message: Map<String, Value> = serde_json::from_str(&args.more)
         .map_err(|error| refuse("more", format!("must be a JSON object: {error}")))?;
+    if let Some(found) = first_long_integer(args.more.as_bytes()) {
+        bail!(refuse(&format!("more{}", found.pointer), found.refusal()));
+    }
     let given = [
         ("channel", args.channel.as_ref()),
         ("to", args.to.as_ref()),

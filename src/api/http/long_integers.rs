@@ -1,6 +1,7 @@
 //! Integers of a JSON text that have no exact value: those of more than 64 bits become floats.
 
 use crate::input::pointer;
+use crate::input::wording::clipped;
 
 /// An integer that would be rounded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -9,6 +10,16 @@ pub struct LongInteger {
     pub pointer: String,
     /// Its text.
     pub text: String,
+}
+
+impl LongInteger {
+    /// Returns the problem, and the allowed values.
+    pub fn refusal(&self) -> String {
+        let text = clipped(&self.text);
+        format!(
+            "is {text}, which would be rounded; allowed: integers of at most 64 bits, and larger ones as texts"
+        )
+    }
 }
 
 /// A container, with the place in it.

@@ -402,13 +402,8 @@ impl From<JsonReadError> for Problem {
             }
             JsonReadError::LongInteger(found) => {
                 let mut errors = Errors::default();
-                let text = super::fields::clipped(&found.text);
-                errors.body(
-                    found.pointer,
-                    format!(
-                        "is {text}, which would be rounded; allowed: integers of at most 64 bits, and larger ones as texts"
-                    ),
-                );
+                let refusal = found.refusal();
+                errors.body(found.pointer, refusal);
                 Self::fields(Code::InvalidFields, errors)
             }
             JsonReadError::Bytes(_) => {

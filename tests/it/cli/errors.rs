@@ -447,6 +447,15 @@ async fn commands_say_what_is_wrong_in_words_of_their_own() {
         4,
         "jobs, line 2: is not JSON from column 10 on; allowed is one job per line",
     );
+    shell.write(
+        "jobs",
+        b"{\"kind\": \"x\", \"args\": {\"id\": 123456789012345678901}}\n",
+    );
+    shell.refused(
+        &["enqueue", "--file", "jobs"],
+        4,
+        "jobs, line 1: args/id: is 123456789012345678901, which would be rounded",
+    );
     shell.write("jobs", b"{\"kind\": \"x\"}\n{\"kid\": \"x\"}\n");
     shell.refused(
         &["enqueue", "--file", "jobs"],

@@ -99,6 +99,15 @@ async fn a_job_that_cannot_be_is_refused_and_nothing_is_enqueued() {
         (&["enqueue", "http"], "args/url: is missing"),
         (&["enqueue", "http", "--args", "{"], "args: is not JSON"),
         (
+            &[
+                "enqueue",
+                "noop",
+                "--args",
+                r#"{"ids":[1,123456789012345678901]}"#,
+            ],
+            "args/ids/1: is 123456789012345678901, which would be rounded",
+        ),
+        (
             &["enqueue", "http", "--args", r#"{"url":"example.com"}"#],
             "args/url: must be a URL that begins with http:// or https://, not one without a scheme",
         ),
