@@ -30,7 +30,9 @@ pub struct Rescued {
 // counts in any case, because otherwise a job that reports progress and never ends would be tried
 // for ever. Only leases of remote workers show that: no heartbeat extends them past the timeout.
 //
-// The brokers of a process die with its worker: that is one death.
+// The brokers of a process die with its worker: that is one death, although their last heartbeats are
+// some seconds apart and a later round may find some of them. A process that starts again with the
+// same number begins after those heartbeats.
 //
 // A remote worker has no way to sign off: one that is silent and holds no job has left. It counts as
 // dead only if a lease of its own expired.
@@ -108,7 +110,12 @@ requeued as (
     on conflict do nothing
 )
 select (
-        select count(distinct (host, pid)) from dead_workers where role <> 'remote'
+        select count(distinct (d.host, d.pid)) from dead_workers d
+        where d.role <> 'remote' and not exists (
+            select 1 from flyball.worker w
+            where w.host = d.host and w.pid = d.pid and w.role <> 'remote' and w.rescued and w.stopped_at > w.heartbeat_at + w.ttl
+                and w.heartbeat_at > d.heartbeat_at - d.ttl and w.heartbeat_at >= d.started_at and w.started_at <= d.heartbeat_at
+        )
     ) + (
         select count(distinct worker_id) from checked where broker_id is not null and timed_out is null and not cancelled
     ) as workers, (
@@ -129,7 +136,7 @@ with dead_workers as (
     update flyball.worker
     set stopped_at = coalesce(stopped_at, clock_timestamp()), rescued = true
     where id = any($1::int[]) and (stopped_at is not null or heartbeat_at + ttl < clock_timestamp())
-    returning id, role, host, pid
+    returning id, role, host, pid, started_at, heartbeat_at, ttl
 ),
 lost as (
     delete from flyball.lease l
@@ -144,7 +151,9 @@ lost as (
 pub(super) const RESCUE_EXPIRED: &str = rescue!(
     "
 with dead_workers as (
-    select null::int as id, null::text as role, null::text as host, null::int as pid where false
+    select null::int as id, null::text as role, null::text as host, null::int as pid, null::timestamptz as started_at,
+        null::timestamptz as heartbeat_at, null::interval as ttl
+    where false
 ),
 lost as (
     delete from flyball.lease l where l.broker_id is not null and l.expires_at < clock_timestamp() returning l.*

@@ -149,7 +149,7 @@ async fn a_remote_worker_that_has_left_is_not_dead_and_one_whose_lease_expired_i
     let expired = queue.rescue_expired().await.unwrap();
     assert_eq!((expired.workers, expired.ready), (1, vec![id]));
 
-    let silent = "update flyball.worker set heartbeat_at = now() - interval '1 hour'";
+    let silent = "update flyball.worker set started_at = now() - interval '2 hours', heartbeat_at = now() - interval '1 hour'";
     run(pool, &format!("{silent} where id = {remote}")).await;
     assert_eq!(queue.rescue().await.unwrap().workers, 0, "it has left");
     let gone = format!("select count(*) from flyball.worker where id = {remote} and rescued");
@@ -162,6 +162,17 @@ async fn a_remote_worker_that_has_left_is_not_dead_and_one_whose_lease_expired_i
     run(pool, &brokers).await;
     run(pool, silent).await;
     assert_eq!(queue.rescue().await.unwrap().workers, 1, "the other died");
+    // A broker that a later round finds, and a process that started again with the same number.
+    for (from_s, to_s, deaths) in [(-60, 5, 0), (10, 12, 1)] {
+        let row = format!(
+            "insert into flyball.worker (name, host, pid, ttl, role, serves, started_at, heartbeat_at)
+             select 'later', host, pid, ttl, 'broker', false,
+                 heartbeat_at + interval '{from_s} seconds', heartbeat_at + interval '{to_s} seconds'
+             from flyball.worker where id = {worker}"
+        );
+        run(pool, &row).await;
+        assert_eq!(queue.rescue().await.unwrap().workers, deaths, "{from_s}");
+    }
 }
 
 #[tokio::test]
