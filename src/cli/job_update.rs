@@ -1,7 +1,6 @@
 //! `flyball job update`.
 
 use anyhow::bail;
-use serde_json::Value;
 
 use super::enqueue::check_args;
 use super::exit::CliError;
