@@ -7,6 +7,7 @@ mod clock;
 #[cfg(feature = "api")]
 mod decisions;
 mod descriptors;
+mod faults;
 #[cfg(feature = "api")]
 mod gateway;
 #[cfg(feature = "governor")]

@@ -7,6 +7,7 @@ use std::ffi::OsString;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::faults::Faults;
 #[cfg(feature = "notifications")]
 use crate::admission::{BATCH, ExpandBatch};
 use crate::config::{self, KindSettings, Settings};
@@ -78,6 +79,17 @@ pub(super) fn guard(settings: &Settings) -> anyhow::Result<Guard> {
     Guard::allowing(&settings.allow_urls)
         .map_err(|error| config::Error::at(place, error.to_string()).into())
 }
+
+/// Notes faults of the secrets that sign requests, and of the list of addresses.
+#[cfg(feature = "http")]
+pub(super) fn check_outbound(settings: &Settings, faults: &mut Faults) {
+    faults.take(webhook_secrets(), "correct the variable of the secret");
+    faults.take(guard(settings), "correct the list");
+}
+
+/// Notes nothing: this build makes no requests.
+#[cfg(not(feature = "http"))]
+pub(super) fn check_outbound(_: &Settings, _: &mut Faults) {}
 
 /// Reads the secrets that sign requests; without the variables there are none.
 #[cfg(feature = "http")]

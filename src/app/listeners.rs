@@ -5,11 +5,16 @@ use std::net::SocketAddr;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::prepare::{LISTEN, METRICS_LISTEN};
 use super::roles::Roles;
 use crate::api;
 use crate::config::Settings;
 use crate::service::TaskSupervisor;
+
+/// The variable of the address of the API.
+pub(super) const LISTEN: &str = "FLYBALL_LISTEN";
+
+/// The variable of the address of the listener for metrics.
+pub(super) const METRICS_LISTEN: &str = "FLYBALL_METRICS_LISTEN";
 
 /// The listeners that the settings and the roles ask for. They answer that the process is starting,
 /// until it serves.

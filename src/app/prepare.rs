@@ -8,14 +8,18 @@ use std::sync::Arc;
 
 #[cfg(feature = "api")]
 use super::api_tokens;
-#[cfg(feature = "http")]
-use super::kinds::{guard, webhook_secrets};
-use super::kinds::{kinds_of, kinds_served};
+use super::faults::Faults;
+#[cfg(feature = "cli")]
+use super::faults::Unusable;
+#[cfg(feature = "notifications")]
+use super::kinds::guard;
+use super::kinds::{check_outbound, kinds_of, kinds_served};
 use super::knobs::read_knobs;
 #[cfg(feature = "governor")]
 use super::knobs::{Policies, policies};
+#[cfg(feature = "api")]
+use super::listeners::{LISTEN, METRICS_LISTEN};
 use super::logging;
-#[cfg(feature = "otel")]
 use super::otel;
 #[cfg(feature = "notifications")]
 use super::pools::{self, PreparedPools};
@@ -35,26 +39,6 @@ use crate::postgres::connect_options;
 #[cfg(feature = "api")]
 use crate::signals::Prometheus;
 use crate::throttle::KnobsFile;
-
-/// The variable of the address of the API.
-#[cfg(feature = "api")]
-pub(super) const LISTEN: &str = "FLYBALL_LISTEN";
-
-/// The variable of the address of the listener for metrics.
-#[cfg(feature = "api")]
-pub(super) const METRICS_LISTEN: &str = "FLYBALL_METRICS_LISTEN";
-
-/// A reason for which no process starts with these settings.
-pub(crate) struct Unusable {
-    /// The fault, with its place.
-    pub(crate) error: anyhow::Error,
-    /// The remedy, for people.
-    #[cfg_attr(
-        not(feature = "cli"),
-        expect(dead_code, reason = "the doctor shows it")
-    )]
-    pub(crate) todo: &'static str,
-}
 
 /// The parts of a process that need no server.
 pub(super) struct Prepared {
@@ -93,31 +77,6 @@ impl Prepared {
     /// Returns true if a caller must prove who it is.
     pub(super) fn has_tokens(&self) -> bool {
         !self.tokens.is_empty() || self.jwt.is_some()
-    }
-}
-
-/// Everything that is wrong with the settings, in the order in which it was found.
-#[derive(Default)]
-pub(super) struct Faults(Vec<Unusable>);
-
-impl Faults {
-    /// Takes a part, or notes why there is none.
-    fn take<T, E: Into<anyhow::Error>>(
-        &mut self,
-        part: Result<T, E>,
-        todo: &'static str,
-    ) -> Option<T> {
-        let noted = part.map_err(|error| {
-            let error = error.into();
-            self.0.push(Unusable { error, todo });
-        });
-        noted.ok()
-    }
-
-    /// Returns the error of a start, which is the first fault.
-    pub(super) fn into_error(self) -> anyhow::Error {
-        let first = self.0.into_iter().next().map(|fault| fault.error);
-        first.unwrap_or_else(|| anyhow::anyhow!("the settings cannot be used"))
     }
 }
 
@@ -169,17 +128,12 @@ pub(super) async fn prepare(
             }
         }
     }
-    #[cfg(feature = "otel")]
     faults.take(otel::check(), "correct the variable");
     let secret_keys = faults.take(
         secret_keys(),
         "correct the variable; flyball secret-key prints a key",
     );
-    #[cfg(feature = "http")]
-    {
-        faults.take(webhook_secrets(), "correct the variable of the secret");
-        faults.take(guard(settings), "correct the list");
-    }
+    check_outbound(settings, &mut faults);
     faults.take(
         kinds_of(settings, more).and_then(|kinds| match roles.runner {
             true => kinds_served(settings, &kinds).map(drop),

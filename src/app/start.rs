@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 #[cfg(feature = "api")]
 use super::decisions::JournalReader;
+use super::faults::Faults;
 #[cfg(feature = "api")]
 use super::gateway;
 #[cfg(feature = "governor")]
@@ -23,7 +24,7 @@ use super::loops::Loops;
 use super::otel::{self, Traces};
 #[cfg(feature = "notifications")]
 use super::pools;
-use super::prepare::{Faults, prepare};
+use super::prepare::prepare;
 #[cfg(feature = "notifications")]
 use super::recipient_rules;
 #[cfg(feature = "api")]
