@@ -40,6 +40,14 @@ mod share;
 mod start;
 mod warnings;
 
+// The parts that a feature turns on. A build without it has a stand-in with the same interface,
+// which does nothing, so that the start of a process reads the same in every build.
+#[cfg(feature = "governor")]
+mod governing;
+#[cfg(not(feature = "governor"))]
+#[path = "app/without_governor.rs"]
+mod governing;
+
 #[cfg(feature = "api")]
 pub use decisions::JournalReader;
 #[cfg(feature = "cli")]

@@ -11,12 +11,11 @@ use super::api_tokens;
 use super::faults::Faults;
 #[cfg(feature = "cli")]
 use super::faults::Unusable;
+use super::governing::PreparedGovernor;
 #[cfg(feature = "notifications")]
 use super::kinds::guard;
 use super::kinds::{check_outbound, kinds_of, kinds_served};
 use super::knobs::read_knobs;
-#[cfg(feature = "governor")]
-use super::knobs::{Policies, policies};
 #[cfg(feature = "api")]
 use super::listeners::{LISTEN, METRICS_LISTEN};
 use super::logging;
@@ -27,13 +26,11 @@ use super::pools::{self, PreparedPools};
 use super::recipient_rules::RulesFile;
 use super::roles::Roles;
 use super::secret_keys::secret_keys;
-#[cfg(feature = "governor")]
+#[cfg(feature = "api")]
 use super::servers;
 #[cfg(feature = "api")]
 use crate::api;
 use crate::config::{self, Settings};
-#[cfg(feature = "governor")]
-use crate::governor::Sources;
 use crate::jobs::{Kinds, SecretKeys};
 use crate::postgres::connect_options;
 #[cfg(feature = "api")]
@@ -46,12 +43,8 @@ pub(super) struct Prepared {
     pub(super) files: Vec<KnobsFile>,
     /// The keys of secret arguments.
     pub(super) secret_keys: SecretKeys,
-    /// The policies in the knobs files.
-    #[cfg(feature = "governor")]
-    pub(super) policies: Policies,
-    /// The sources of signals; `None` without the role of a governor.
-    #[cfg(feature = "governor")]
-    pub(super) sources: Option<Sources>,
+    /// The governor's policies and sources.
+    pub(super) governor: PreparedGovernor,
     /// The tokens of the API.
     #[cfg(feature = "api")]
     pub(super) tokens: Vec<api::AuthToken>,
@@ -99,13 +92,8 @@ pub(super) async fn prepare(
     let mut faults = Faults::default();
     faults.take(logging::check(settings), "correct the filter");
     let files = faults.take(knobs_files(settings), "correct the knobs file");
-    #[cfg(feature = "governor")]
-    let policies = faults
-        .take(
-            policies(files.as_deref().unwrap_or_default()),
-            "correct the table [governor] or [[signal]]",
-        )
-        .unwrap_or_default();
+    let knobs = files.as_deref().unwrap_or_default();
+    let governor = PreparedGovernor::read(knobs, &mut faults);
     faults.take(
         direct_url(settings),
         "correct the URL, or leave it empty for none",
@@ -166,24 +154,7 @@ pub(super) async fn prepare(
         RulesFile::read(&settings.recipients_file),
         "correct the file of recipients' rules",
     );
-    #[cfg(feature = "governor")]
-    let sources = faults
-        .take(servers::usual(settings), "correct PROMETHEUS_URL")
-        .filter(|_| roles.governor)
-        .and_then(|usual| {
-            let sources = servers::named(settings, Sources::new(usual));
-            faults.take(sources, "correct the server's settings")
-        });
-    #[cfg(feature = "governor")]
-    for (throttle, policy) in &policies {
-        let Some(sources) = &sources else { break };
-        let place = place_of(throttle.as_str(), files.as_deref().unwrap_or_default());
-        let checked = sources.check(policy);
-        faults.take(
-            checked.map_err(|error| config::Error::at(&place, error.to_string())),
-            "name a server of the settings",
-        );
-    }
+    let governor = governor.with_sources(settings, roles, knobs, &mut faults);
 
     let (Some(files), Some(secret_keys)) = (files, secret_keys) else {
         return Err(faults);
@@ -203,10 +174,7 @@ pub(super) async fn prepare(
     Ok(Prepared {
         files,
         secret_keys,
-        #[cfg(feature = "governor")]
-        policies,
-        #[cfg(feature = "governor")]
-        sources,
+        governor,
         #[cfg(feature = "api")]
         tokens: found.iter().map(api_tokens::token).collect(),
         #[cfg(feature = "api")]
@@ -240,14 +208,4 @@ fn direct_url(settings: &Settings) -> Result<(), config::Error> {
             ),
         )
     })
-}
-
-/// Returns the path of the knobs file of a throttle.
-#[cfg(feature = "governor")]
-fn place_of(throttle: &str, files: &[KnobsFile]) -> String {
-    let file = files.iter().find(|file| file.name.as_str() == throttle);
-    file.map_or_else(
-        || format!("throttle {throttle}"),
-        |file| file.path.display().to_string(),
-    )
 }

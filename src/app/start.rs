@@ -15,8 +15,6 @@ use super::decisions::JournalReader;
 use super::faults::Faults;
 #[cfg(feature = "api")]
 use super::gateway;
-#[cfg(feature = "governor")]
-use super::govern;
 use super::kinds::{built_in_kinds, kinds_served, tune};
 #[cfg(feature = "api")]
 use super::listeners::Listeners;
@@ -236,13 +234,12 @@ impl App {
             }
         };
         #[cfg(feature = "api")]
-        let decisions = Arc::new(JournalReader::new(&queue, &throttles, &prepared.policies));
-        #[cfg(feature = "governor")]
-        if let Some(sources) = prepared.sources {
-            let governor = govern::governor(sources, &queue, &throttles, prepared.policies)?;
-            let govern = govern::run(governor, queue.clone(), loops.stop());
-            loops.spawn("govern", govern);
-        }
+        let decisions = Arc::new(JournalReader::new(
+            &queue,
+            &throttles,
+            &prepared.governor.policies,
+        ));
+        prepared.governor.start(&queue, &throttles, &mut loops)?;
         #[cfg(not(feature = "api"))]
         let address = None;
         #[cfg(feature = "api")]
