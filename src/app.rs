@@ -47,6 +47,11 @@ mod governing;
 #[cfg(not(feature = "governor"))]
 #[path = "app/without_governor.rs"]
 mod governing;
+#[cfg(feature = "notifications")]
+mod messaging;
+#[cfg(not(feature = "notifications"))]
+#[path = "app/without_messages.rs"]
+mod messaging;
 
 #[cfg(feature = "api")]
 pub use decisions::JournalReader;

@@ -12,18 +12,13 @@ use super::faults::Faults;
 #[cfg(feature = "cli")]
 use super::faults::Unusable;
 use super::governing::PreparedGovernor;
-#[cfg(feature = "notifications")]
-use super::kinds::guard;
 use super::kinds::{check_outbound, kinds_of, kinds_served};
 use super::knobs::read_knobs;
 #[cfg(feature = "api")]
 use super::listeners::{LISTEN, METRICS_LISTEN};
 use super::logging;
+use super::messaging::{self, PreparedMessages};
 use super::otel;
-#[cfg(feature = "notifications")]
-use super::pools::{self, PreparedPools};
-#[cfg(feature = "notifications")]
-use super::recipient_rules::RulesFile;
 use super::roles::Roles;
 use super::secret_keys::secret_keys;
 #[cfg(feature = "api")]
@@ -57,12 +52,8 @@ pub(super) struct Prepared {
     /// The Prometheus that has the metrics of the throttles.
     #[cfg(feature = "api")]
     pub(super) prometheus: Arc<Prometheus>,
-    /// The pools, with a driver for each account.
-    #[cfg(feature = "notifications")]
-    pub(super) pools: PreparedPools,
-    /// The rules for recipients.
-    #[cfg(feature = "notifications")]
-    pub(super) rules: RulesFile,
+    /// The pools of accounts, and the rules for recipients.
+    pub(super) messages: PreparedMessages,
 }
 
 #[cfg(feature = "api")]
@@ -129,11 +120,7 @@ pub(super) async fn prepare(
         }),
         "correct the list of kinds",
     );
-    #[cfg(feature = "notifications")]
-    let clients = guard(settings).ok().and_then(|guard| {
-        let clients = pools::clients(guard);
-        faults.take(clients, "see the error")
-    });
+    let clients = messaging::clients(settings, &mut faults);
     // The clients are those of the drivers and of the keys of JSON Web Tokens.
     #[cfg(feature = "api")]
     let jwt = clients
@@ -144,23 +131,10 @@ pub(super) async fn prepare(
             faults.take(jwt, "correct the place of the secret of [jwt]")
         })
         .flatten();
-    #[cfg(feature = "notifications")]
-    let pools = clients.and_then(|clients| {
-        let pools = pools::build(settings, clients);
-        faults.take(pools, "correct the pool's settings")
-    });
-    #[cfg(feature = "notifications")]
-    let rules = faults.take(
-        RulesFile::read(&settings.recipients_file),
-        "correct the file of recipients' rules",
-    );
+    let messages = messaging::prepare(settings, clients, &mut faults);
     let governor = governor.with_sources(settings, roles, knobs, &mut faults);
 
-    let (Some(files), Some(secret_keys)) = (files, secret_keys) else {
-        return Err(faults);
-    };
-    #[cfg(feature = "notifications")]
-    let (Some(pools), Some(rules)) = (pools, rules) else {
+    let (Some(files), Some(secret_keys), Some(messages)) = (files, secret_keys, messages) else {
         return Err(faults);
     };
     // A fault of it was noted with the sources.
@@ -183,10 +157,7 @@ pub(super) async fn prepare(
         jwt,
         #[cfg(feature = "api")]
         prometheus: Arc::new(prometheus),
-        #[cfg(feature = "notifications")]
-        pools,
-        #[cfg(feature = "notifications")]
-        rules,
+        messages,
     })
 }
 

@@ -6,24 +6,17 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-#[cfg(feature = "notifications")]
-use anyhow::Context as _;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::knob_backup::{self, RecordedKnobs};
+use super::messaging::MessageSeeds;
 #[cfg(feature = "api")]
 use crate::api;
-#[cfg(feature = "notifications")]
-use crate::notify::ALERTS;
-#[cfg(feature = "notifications")]
-use crate::providers::pool::{self, AccountPool};
 use crate::throttle::admission::TenantLimits;
 use crate::throttle::postgres::KnobRecord;
 use crate::throttle::seed::seed_patterns;
 use crate::throttle::{self, KnobsFile, Store, seed};
-#[cfg(feature = "notifications")]
-use crate::throttle::{Change, Name};
 
 /// Longest wait for Postgres at start.
 pub(super) const STARTUP_TIMEOUT: Duration = Duration::from_secs(30);
@@ -45,11 +38,7 @@ pub(super) struct Seeding {
     pub(super) tenants: Vec<String>,
     #[cfg(feature = "api")]
     pub(super) api_limits: Vec<throttle::ApiLimit>,
-    #[cfg(feature = "notifications")]
-    pub(super) account_pools: Vec<AccountPool>,
-    #[cfg(feature = "notifications")]
-    /// True if a pool sends its alarms to a URL.
-    pub(super) has_alerts: bool,
+    pub(super) messages: MessageSeeds,
 }
 
 impl Seeding {
@@ -123,16 +112,7 @@ impl Seeding {
             api::seed_limits(store, &tenants).await?;
             api::seed_api_limits(store, &tenants, &self.api_limits).await?;
         }
-        #[cfg(feature = "notifications")]
-        for accounts in &self.account_pools {
-            pool::seed(accounts)
-                .await
-                .with_context(|| format!("the throttles of pool {}", accounts.pool().name))?;
-        }
-        #[cfg(feature = "notifications")]
-        if self.has_alerts {
-            seed_alerts(store).await?;
-        }
+        self.messages.seed(store).await?;
         for name in seeded {
             tracing::info!(throttle.name = %name, "knobs seeded");
         }
@@ -154,30 +134,6 @@ fn why_away(error: &anyhow::Error) -> String {
 
 fn cause(error: &anyhow::Error) -> Option<&throttle::Error> {
     error.chain().find_map(|cause| cause.downcast_ref())
-}
-
-#[cfg(feature = "notifications")]
-/// Creates the throttle of alarms if it does not exist; existing knobs stay.
-async fn seed_alerts(store: &dyn Store) -> Result<(), throttle::Error> {
-    let Ok(name) = Name::new(ALERTS) else {
-        return Ok(());
-    };
-    let fields = [("rps", "10"), ("key_rps", "2"), ("on_store_loss", "open")];
-    let change = Change {
-        fields: fields
-            .into_iter()
-            .map(|(field, text)| (field.to_owned(), Some(text.to_owned())))
-            .collect(),
-        by: "flyball".to_owned(),
-        why: "alerts of pools; adjust it as needed".to_owned(),
-        create: true,
-        absent_only: true,
-        ..Change::default()
-    };
-    match store.set(&name, &change).await {
-        Ok(_) | Err(throttle::Error::Invalid(_)) => Ok(()),
-        Err(error) => Err(error),
-    }
 }
 
 #[cfg(test)]

@@ -20,18 +20,12 @@ use super::kinds::{built_in_kinds, kinds_served, tune};
 use super::listeners::Listeners;
 use super::loops::Loops;
 use super::otel::{self, Traces};
-#[cfg(feature = "notifications")]
-use super::pools;
 use super::prepare::prepare;
-#[cfg(feature = "notifications")]
-use super::recipient_rules;
 #[cfg(feature = "api")]
 use super::remote;
 use super::roles::Roles;
 use super::seeding::{STARTUP_TIMEOUT, Seeding};
 use super::{descriptors, replica};
-#[cfg(feature = "notifications")]
-use crate::admission::{BATCH, Batches, ExpandBatch};
 #[cfg(feature = "api")]
 use crate::api;
 use crate::config::{self, Settings};
@@ -41,8 +35,6 @@ use crate::gateway::service::Gateway;
 use crate::jobs::postgres::{KindRetention, Retention, Schema};
 use crate::jobs::serving::Serves;
 use crate::jobs::{self, Kinds, Queue, SecretKeys};
-#[cfg(feature = "notifications")]
-use crate::notify::{NotificationHandler, recipient::KIND};
 use crate::postgres::{Replica, UnusablePostgres, reach};
 #[cfg(feature = "notifications")]
 use crate::providers::pool::AccountPool;
@@ -50,8 +42,6 @@ use crate::runner::{self, Worker, WorkerMetrics};
 use crate::service::DueWork;
 #[cfg(feature = "api")]
 use crate::throttle::Knobs;
-#[cfg(feature = "notifications")]
-use crate::throttle::Notes;
 use crate::throttle::postgres::KnobRecord;
 use crate::throttle::{self, KnobsFile, LeasedStore, PatternStore, RedisStore, Store};
 use crate::trace::Tracer;
@@ -100,37 +90,17 @@ impl App {
         #[cfg(feature = "api")]
         let listeners = Listeners::bind(settings, roles, prepared.has_tokens()).await?;
         let queue = open_queue(settings, prepared.secret_keys, lists).await?;
-        #[cfg(feature = "notifications")]
-        let notes: Arc<dyn Notes> = redis.clone();
-        let leased = Arc::new(leased_store(settings, redis));
+        let leased = Arc::new(leased_store(settings, redis.clone()));
         let throttles: Arc<dyn Store> = leased.clone();
 
         let mut registry = Registry::default();
         let metrics = WorkerMetrics::register(&mut registry);
         let (tracer, traces) = otel::start(&mut registry)?;
-        #[cfg(feature = "notifications")]
-        let mut rules = prepared.rules;
-        #[cfg(feature = "notifications")]
-        let open = pools::open(
-            prepared.pools,
-            &queue,
-            (&throttles, &notes),
-            rules.live(),
-            &mut registry,
-        )?;
-        #[cfg(feature = "notifications")]
-        rules.open(&queue.pool, &mut registry).await?;
-        #[cfg(feature = "notifications")]
-        let has_alerts = open.pools.0.values().any(|pool| pool.alert_url.is_some());
+        let messages = prepared.messages;
+        let messages = messages.open(&queue, &throttles, redis, &mut registry);
+        let messages = messages.await?;
         let mut kinds = built_in_kinds(settings, Some(&queue))?;
-        #[cfg(feature = "notifications")]
-        kinds.register(
-            KIND,
-            NotificationHandler::new(open.pools.clone(), Some(open.services.clone()))
-                .serving(settings.serve_pools.clone()),
-        );
-        #[cfg(feature = "notifications")]
-        kinds.register(BATCH, ExpandBatch::new(Some(Batches::new(queue.clone()))));
+        messages.add_kinds(&mut kinds, &queue, settings);
         kinds.extend(more);
         tune(&mut kinds, settings);
         leased.register(&mut registry);
@@ -143,10 +113,10 @@ impl App {
         connections.register(&mut registry);
         #[cfg(feature = "api")]
         let (pools, deliveries, gates, tools) = (
-            open.pools.clone(),
-            open.services.deliveries.clone(),
-            open.services.gates.clone(),
-            open.tools.clone(),
+            messages.pools.pools.clone(),
+            messages.pools.services.deliveries.clone(),
+            messages.pools.services.gates.clone(),
+            messages.pools.tools.clone(),
         );
         let due = DueWork::default();
         #[cfg(feature = "api")]
@@ -164,12 +134,7 @@ impl App {
         let mut loops = Loops::default();
         let looks = replica::start(&queue, &loops.vital, &loops.cancel, &mut registry).await;
         #[cfg(feature = "notifications")]
-        let account_pools: Vec<AccountPool> = open
-            .services
-            .handles
-            .values()
-            .map(|handle| handle.accounts.clone())
-            .collect();
+        let account_pools = messages.account_pools();
         let record = KnobRecord::new(queue.pool.clone());
         let seeding = Seeding {
             store: throttles.clone(),
@@ -183,23 +148,13 @@ impl App {
             },
             #[cfg(feature = "api")]
             api_limits: settings.api_limits(),
-            #[cfg(feature = "notifications")]
-            account_pools: account_pools.clone(),
-            #[cfg(feature = "notifications")]
-            has_alerts,
+            messages: messages.seeds(),
         };
         let seeds = seeding.start(loops.stop()).await?;
         loops.keep_knobs(&queue, &throttles, settings.tenant_limits());
         loops.tasks.extend(seeds);
         loops.tasks.extend(looks);
-        #[cfg(feature = "notifications")]
-        {
-            let keep = recipient_rules::run(rules, queue.pool.clone(), loops.stop());
-            loops.spawn("recipient rules", keep);
-            let (vital, cancel) = (&loops.vital, &loops.cancel);
-            let tasks = open.start(roles.runner, due.clone(), settings, vital, cancel);
-            loops.tasks.extend(tasks);
-        }
+        messages.start(settings, roles, &queue, &due, &mut loops);
         #[cfg(feature = "api")]
         if roles.api || roles.runner {
             let keep = gateway.clone().run(loops.stop());
