@@ -47,6 +47,11 @@ mod governing;
 #[cfg(not(feature = "governor"))]
 #[path = "app/without_governor.rs"]
 mod governing;
+#[cfg(feature = "api")]
+mod http_api;
+#[cfg(not(feature = "api"))]
+#[path = "app/without_api.rs"]
+mod http_api;
 #[cfg(feature = "notifications")]
 mod messaging;
 #[cfg(not(feature = "notifications"))]

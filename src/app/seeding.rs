@@ -9,10 +9,9 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use super::http_api::ApiSeeds;
 use super::knob_backup::{self, RecordedKnobs};
 use super::messaging::MessageSeeds;
-#[cfg(feature = "api")]
-use crate::api;
 use crate::throttle::admission::TenantLimits;
 use crate::throttle::postgres::KnobRecord;
 use crate::throttle::seed::seed_patterns;
@@ -34,10 +33,7 @@ pub(super) struct Seeding {
     pub(super) record: KnobRecord,
     pub(super) files: Vec<KnobsFile>,
     pub(super) tenant_limits: TenantLimits,
-    #[cfg(feature = "api")]
-    pub(super) tenants: Vec<String>,
-    #[cfg(feature = "api")]
-    pub(super) api_limits: Vec<throttle::ApiLimit>,
+    pub(super) api: ApiSeeds,
     pub(super) messages: MessageSeeds,
 }
 
@@ -106,12 +102,7 @@ impl Seeding {
         let mut seeded = seed(store, &patterns).await?;
         seed_patterns(store, &self.tenant_limits).await?;
         seeded.extend(seed(store, &others).await?);
-        #[cfg(feature = "api")]
-        {
-            let tenants: Vec<&str> = self.tenants.iter().map(String::as_str).collect();
-            api::seed_limits(store, &tenants).await?;
-            api::seed_api_limits(store, &tenants, &self.api_limits).await?;
-        }
+        self.api.seed(store).await?;
         self.messages.seed(store).await?;
         for name in seeded {
             tracing::info!(throttle.name = %name, "knobs seeded");

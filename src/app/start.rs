@@ -7,31 +7,18 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use prometheus_client::registry::Registry;
-#[cfg(feature = "api")]
-use tokio_util::sync::CancellationToken;
 
-#[cfg(feature = "api")]
-use super::decisions::JournalReader;
 use super::faults::Faults;
-#[cfg(feature = "api")]
-use super::gateway;
+use super::http_api::RunningApi;
 use super::kinds::{built_in_kinds, kinds_served, tune};
-#[cfg(feature = "api")]
-use super::listeners::Listeners;
 use super::loops::Loops;
 use super::otel::{self, Traces};
 use super::prepare::prepare;
-#[cfg(feature = "api")]
-use super::remote;
 use super::roles::Roles;
 use super::seeding::{STARTUP_TIMEOUT, Seeding};
 use super::{descriptors, replica};
-#[cfg(feature = "api")]
-use crate::api;
 use crate::config::{self, Settings};
 use crate::cron::{self, Schedules};
-#[cfg(feature = "api")]
-use crate::gateway::service::Gateway;
 use crate::jobs::postgres::{KindRetention, Retention, Schema};
 use crate::jobs::serving::Serves;
 use crate::jobs::{self, Kinds, Queue, SecretKeys};
@@ -40,8 +27,6 @@ use crate::postgres::{Replica, UnusablePostgres, reach};
 use crate::providers::pool::AccountPool;
 use crate::runner::{self, Worker, WorkerMetrics};
 use crate::service::DueWork;
-#[cfg(feature = "api")]
-use crate::throttle::Knobs;
 use crate::throttle::postgres::KnobRecord;
 use crate::throttle::{self, KnobsFile, LeasedStore, PatternStore, RedisStore, Store};
 use crate::trace::Tracer;
@@ -64,10 +49,7 @@ pub struct App {
     pub address: Option<SocketAddr>,
     #[cfg(feature = "notifications")]
     pub(super) account_pools: Vec<AccountPool>,
-    #[cfg(feature = "api")]
-    gateway: Gateway,
-    #[cfg(feature = "api")]
-    draining: CancellationToken,
+    api: RunningApi,
     worker: Option<Worker>,
     loops: Loops,
     traces: Traces,
@@ -87,8 +69,7 @@ impl App {
             false => None,
         };
         descriptors::raise_limit();
-        #[cfg(feature = "api")]
-        let listeners = Listeners::bind(settings, roles, prepared.has_tokens()).await?;
+        let api = prepared.api.bind(settings, roles).await?;
         let queue = open_queue(settings, prepared.secret_keys, lists).await?;
         let leased = Arc::new(leased_store(settings, redis.clone()));
         let throttles: Arc<dyn Store> = leased.clone();
@@ -104,33 +85,9 @@ impl App {
         kinds.extend(more);
         tune(&mut kinds, settings);
         leased.register(&mut registry);
-        #[cfg(feature = "api")]
-        let connections = api::Connections::new(descriptors::connections(
-            settings.http_connections,
-            descriptors::raise_limit(),
-        ));
-        #[cfg(feature = "api")]
-        connections.register(&mut registry);
-        #[cfg(feature = "api")]
-        let (pools, deliveries, gates, tools) = (
-            messages.pools.pools.clone(),
-            messages.pools.services.deliveries.clone(),
-            messages.pools.services.gates.clone(),
-            messages.pools.tools.clone(),
-        );
         let due = DueWork::default();
-        #[cfg(feature = "api")]
-        let gateway = Gateway::new(
-            queue.clone(),
-            throttles.clone(),
-            gateway::limits(settings, descriptors::raise_limit()),
-            api::DEFAULT_TENANT,
-            due.clone(),
-        );
-        #[cfg(feature = "api")]
-        gateway.metrics.register(&mut registry);
-        #[cfg(feature = "api")]
-        let draining = CancellationToken::new();
+        let (stores, parts) = ((&queue, &throttles), (&messages, &prepared.governor));
+        let api = api.open(settings, stores, &due, parts, &mut registry);
         let mut loops = Loops::default();
         let looks = replica::start(&queue, &loops.vital, &loops.cancel, &mut registry).await;
         #[cfg(feature = "notifications")]
@@ -141,13 +98,7 @@ impl App {
             record,
             files: with_default(prepared.files, settings)?,
             tenant_limits: settings.tenant_limits(),
-            #[cfg(feature = "api")]
-            tenants: match roles.api {
-                true => prepared.tenants,
-                false => Vec::new(),
-            },
-            #[cfg(feature = "api")]
-            api_limits: settings.api_limits(),
+            api: api.seeds(settings, roles),
             messages: messages.seeds(),
         };
         let seeds = seeding.start(loops.stop()).await?;
@@ -155,24 +106,8 @@ impl App {
         loops.tasks.extend(seeds);
         loops.tasks.extend(looks);
         messages.start(settings, roles, &queue, &due, &mut loops);
-        #[cfg(feature = "api")]
-        if roles.api || roles.runner {
-            let keep = gateway.clone().run(loops.stop());
-            loops.spawn("gateway", keep);
-        }
-        #[cfg(feature = "api")]
-        let remote = remote::brokers(
-            settings,
-            worker_config(settings, &tracer),
-            (&queue, &throttles),
-            &metrics,
-            &kinds,
-            &loops.cancel,
-        );
-        #[cfg(feature = "api")]
-        if roles.api {
-            loops.spawn("remote workers", remote.clone().run());
-        }
+        let config = worker_config(settings, &tracer);
+        let api = api.start(settings, roles, config, &metrics, &kinds, &mut loops);
         let worker = match roles.runner {
             true => {
                 let served = kinds_served(settings, &kinds)?;
@@ -188,62 +123,16 @@ impl App {
                 None
             }
         };
-        #[cfg(feature = "api")]
-        let decisions = Arc::new(JournalReader::new(
-            &queue,
-            &throttles,
-            &prepared.governor.policies,
-        ));
         prepared.governor.start(&queue, &throttles, &mut loops)?;
-        #[cfg(not(feature = "api"))]
-        let address = None;
-        #[cfg(feature = "api")]
-        let address = {
-            let deps = api::Deps {
-                queue: queue.clone(),
-                throttles: throttles.clone(),
-                throttles_created_max: settings.throttles_created_max,
-                tenant_limits: settings.tenant_limits(),
-                implicit_idempotency: settings.implicit_idempotency
-                    == crate::config::ImplicitIdempotency::Queued,
-                problem_types: settings.problem_types.clone(),
-                key_metrics: settings.key_metrics.clone().into(),
-                prometheus: prepared.prometheus,
-                api_limits: settings.api_limits().into(),
-                check_knobs: Knobs::check,
-                kinds,
-                remote,
-                account_pools: account_pools.clone(),
-                pools,
-                deliveries,
-                gates,
-                gateway: gateway.clone(),
-                tools,
-                public_url: settings.public_url.clone(),
-                decisions,
-                live: api::Live::default(),
-                jwt: prepared.jwt,
-                tokens: prepared.tokens.into(),
-                registry: Arc::new(registry),
-                tracer,
-                cancel: loops.stop(),
-                draining: draining.clone(),
-            };
-            let served = listeners.serve(deps, connections, (&loops.vital, &loops.cancel));
-            let (address, served) = served.await?;
-            loops.tasks.extend(served);
-            address
-        };
+        let served = api.serve(settings, kinds, registry, tracer, &mut loops);
+        let (address, api) = served.await?;
         Ok(Self {
             queue,
             throttles,
             leased,
             #[cfg(feature = "notifications")]
             account_pools,
-            #[cfg(feature = "api")]
-            gateway,
-            #[cfg(feature = "api")]
-            draining,
+            api,
             address,
             worker,
             loops,
@@ -267,17 +156,13 @@ impl App {
 
     /// Stops in order: the worker drains while the API still answers, then everything else ends.
     pub async fn stop(self) {
-        #[cfg(feature = "api")]
-        self.draining.cancel();
+        self.api.drain();
         let drained = async {
             if let Some(worker) = self.worker {
                 worker.stop().await;
             }
         };
-        #[cfg(feature = "api")]
-        tokio::join!(drained, self.gateway.send_away());
-        #[cfg(not(feature = "api"))]
-        drained.await;
+        tokio::join!(drained, self.api.send_away());
         self.loops.cancel.cancel();
         for task in self.loops.tasks {
             // A task that hangs must not keep the process alive; the runtime drops it.
