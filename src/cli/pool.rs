@@ -3,7 +3,6 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::bail;
 use jiff::Timestamp;
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -65,52 +64,15 @@ pub(super) enum Command {
 pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<ExitCode> {
     let pools = settings.pools_without_credentials();
     match command {
-        Command::List { json } => {
-            let (store, mut views) = (connect::redis(&settings).await?, Vec::new());
-            for pool in pools.0.values() {
-                let (opened, _) = open(pool, &store)?;
-                views.push(observe(&opened).await?);
-            }
-            if json {
-                return output::json(&json!({ "pools": views })).map(|()| ExitCode::SUCCESS);
-            }
-            let header = [
-                "NAME",
-                "PROVIDER",
-                "CHANNEL",
-                "AVAILABLE",
-                "CAPACITY",
-                "CONFIGURED",
-            ];
-            output::table(&header, views.iter().map(|view| row(view)))?;
-        }
-        Command::Show { name, json } => {
-            let (opened, _) = open(named(&pools, &name)?, &connect::redis(&settings).await?)?;
-            let view = observe(&opened).await?;
-            let alarms = Alarms::new(connect::queue(&settings).await?);
-            let events = alarms.newest(&name, EVENTS_SHOWN).await?;
-            if json {
-                let mut shown = serde_json::to_value(&view)?;
-                shown["events"] = json!(events);
-                output::json(&shown)?;
-            } else {
-                show(&view, &events)?;
-            }
-        }
+        Command::List { json } => list(&pools, json, &settings).await?,
+        Command::Show { name, json } => show(named(&pools, &name)?, json, &settings).await?,
         Command::Resume {
             name,
             account,
             signed,
         } => {
             let pool = named(&pools, &name)?;
-            if pool.account(&account).is_none() {
-                let all = pool.accounts.iter().map(|one| one.account.name.as_str());
-                let all: Vec<&str> = all.collect();
-                bail!(CliError::NotFound(format!(
-                    "pool {name} has no account {account}; it has {}",
-                    all.join(", ")
-                )));
-            }
+            check_account(pool, &account)?;
             resume(pool, &account, &signed, &settings).await?;
         }
         Command::RequeueUnsent {
@@ -119,32 +81,88 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
             signed,
         } => {
             named(&pools, &name)?;
-            let queue = connect::queue(&settings).await?;
-            let deliveries = Deliveries::new(&queue.pool);
-            let mut jobs = 0;
-            loop {
-                let left = limit.map_or(u64::from(REQUEUED_PER_STEP), |limit| {
-                    u64::from(limit) - jobs
-                });
-                let step = u32::try_from(left)
-                    .unwrap_or(REQUEUED_PER_STEP)
-                    .min(REQUEUED_PER_STEP);
-                let signature = signed.signature();
-                let requeued = deliveries.requeue_unsent(&name, step, &signature).await?;
-                jobs += requeued.jobs;
-                let is_full = limit.is_some_and(|limit| jobs >= u64::from(limit));
-                if !requeued.more || requeued.jobs == 0 || is_full {
-                    break;
-                }
-            }
-            if signed.json {
-                output::json(&json!({ "pool": name, "jobs": jobs }))?;
-            } else {
-                say!("{jobs} messages of pool {name} run again");
-            }
+            requeue_unsent(&name, limit, &signed, &settings).await?;
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+async fn list(pools: &Pools, json: bool, settings: &Settings) -> anyhow::Result<()> {
+    let (store, mut views) = (connect::redis(settings).await?, Vec::new());
+    for pool in pools.0.values() {
+        let (opened, _) = open(pool, &store)?;
+        views.push(observe(&opened).await?);
+    }
+    if json {
+        return output::json(&json!({ "pools": views }));
+    }
+    let header = [
+        "NAME",
+        "PROVIDER",
+        "CHANNEL",
+        "AVAILABLE",
+        "CAPACITY",
+        "CONFIGURED",
+    ];
+    output::table(&header, views.iter().map(|view| row(view)))
+}
+
+async fn show(pool: &Pool, json: bool, settings: &Settings) -> anyhow::Result<()> {
+    let (opened, _) = open(pool, &connect::redis(settings).await?)?;
+    let view = observe(&opened).await?;
+    let alarms = Alarms::new(connect::queue(settings).await?);
+    let events = alarms.newest(&pool.name, EVENTS_SHOWN).await?;
+    if json {
+        let mut shown = serde_json::to_value(&view)?;
+        shown["events"] = json!(events);
+        return output::json(&shown);
+    }
+    print_pool(&view, &events)
+}
+
+/// Refuses an account that the pool does not have.
+fn check_account(pool: &Pool, account: &str) -> Result<(), CliError> {
+    if pool.account(account).is_some() {
+        return Ok(());
+    }
+    let all = pool.accounts.iter().map(|one| one.account.name.as_str());
+    let all: Vec<&str> = all.collect();
+    Err(CliError::NotFound(format!(
+        "pool {} has no account {account}; it has {}",
+        pool.name,
+        all.join(", ")
+    )))
+}
+
+async fn requeue_unsent(
+    name: &str,
+    limit: Option<u32>,
+    signed: &AuditArgs,
+    settings: &Settings,
+) -> anyhow::Result<()> {
+    let queue = connect::queue(settings).await?;
+    let deliveries = Deliveries::new(&queue.pool);
+    let mut jobs = 0;
+    loop {
+        let left = limit.map_or(u64::from(REQUEUED_PER_STEP), |limit| {
+            u64::from(limit) - jobs
+        });
+        let step = u32::try_from(left)
+            .unwrap_or(REQUEUED_PER_STEP)
+            .min(REQUEUED_PER_STEP);
+        let signature = signed.signature();
+        let requeued = deliveries.requeue_unsent(name, step, &signature).await?;
+        jobs += requeued.jobs;
+        let is_full = limit.is_some_and(|limit| jobs >= u64::from(limit));
+        if !requeued.more || requeued.jobs == 0 || is_full {
+            break;
+        }
+    }
+    if signed.json {
+        return output::json(&json!({ "pool": name, "jobs": jobs }));
+    }
+    say!("{jobs} messages of pool {name} run again");
+    Ok(())
 }
 
 async fn resume(
@@ -223,7 +241,7 @@ fn row(view: &PoolView) -> Vec<String> {
     ]
 }
 
-fn show(view: &PoolView, events: &[AccountEvent]) -> anyhow::Result<()> {
+fn print_pool(view: &PoolView, events: &[AccountEvent]) -> anyhow::Result<()> {
     say!("pool       {}", view.name);
     say!("provider   {}, channel {}", view.provider, view.channel);
     say!(
