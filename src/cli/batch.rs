@@ -8,6 +8,7 @@ use super::signed::AuditArgs;
 use super::{connect, output};
 use crate::admission::{Admission, Batches};
 use crate::config::Settings;
+use crate::jobs::Queue;
 
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
@@ -44,79 +45,86 @@ pub(super) struct ChangeArgs {
 pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<ExitCode> {
     let queue = connect::queue(&settings).await?;
     let batches = Batches::new(queue.clone());
-    let gone = |id: i64| CliError::NotFound(format!("there is no batch {id}"));
     match command {
-        Command::Show(args) => {
-            // Redis knows the estimate alone.
-            let (found, away) = match connect::throttles(&settings).await {
-                Ok(store) => {
-                    let admission = Admission::new(store, queue, settings.tenant_limits());
-                    (admission.show_batch(&batches, None, args.id).await?, None)
-                }
-                Err(error) => (batches.show(None, args.id).await?, Some(error)),
-            };
-            let batch = found.ok_or_else(|| gone(args.id))?;
-            if args.json {
-                output::json(&batch)?;
-            } else {
-                let counts: Vec<String> = batch
-                    .counts
-                    .iter()
-                    .map(|(state, messages)| format!("{messages} {state}"))
-                    .collect();
-                let whose = match batch.tenant.as_str() {
-                    "" => String::new(),
-                    tenant => format!(" of tenant {tenant}"),
-                };
-                say!(
-                    "batch {}{whose} is {}; its {} messages: {}",
-                    batch.id,
-                    batch.state,
-                    batch.recipients,
-                    counts.join(", ")
-                );
-                if let Some(problem) = &batch.problem {
-                    say!("{problem}");
-                }
-                if let Some(estimate) = batch.estimate {
-                    say!("the limits let the last one go at about {estimate:.0}");
-                }
-                if let Some(error) = away {
-                    say!("when the limits let the last one go is not known: {error:#}");
-                }
-            }
-        }
+        Command::Show(args) => show(&args, &batches, queue, &settings).await?,
         Command::Pause(args) => {
             let state = batches.pause(args.id, &args.signed.signature()).await?;
-            report(&args, state.ok_or_else(|| gone(args.id))?, "paused")?;
+            report(&args, state.ok_or_else(|| unknown(args.id))?, "paused")?;
         }
         Command::Resume(args) => {
             let state = batches.resume(args.id, &args.signed.signature()).await?;
-            report(&args, state.ok_or_else(|| gone(args.id))?, "resumed")?;
+            report(&args, state.ok_or_else(|| unknown(args.id))?, "resumed")?;
         }
-        Command::Cancel(args) => {
-            let cancelled = batches.cancel(args.id, &args.signed.signature()).await?;
-            let cancelled = cancelled.ok_or_else(|| gone(args.id))?;
-            if args.signed.json {
-                output::json(&cancelled)?;
-            } else {
-                say!(
-                    "batch {} is cancelled: {} messages were sent, {} will not be sent, {} are \
-                     being sent{}",
-                    args.id,
-                    cancelled.sent,
-                    cancelled.cancelled,
-                    cancelled.too_late,
-                    cancelled
-                        .ended
-                        .iter()
-                        .map(|(state, messages)| format!(", {messages} {state}"))
-                        .collect::<String>()
-                );
-            }
-        }
+        Command::Cancel(args) => cancel(&args, &batches).await?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+async fn show(
+    args: &Args,
+    batches: &Batches,
+    queue: Queue,
+    settings: &Settings,
+) -> anyhow::Result<()> {
+    // Redis knows the estimate alone.
+    let (found, away) = match connect::throttles(settings).await {
+        Ok(store) => {
+            let admission = Admission::new(store, queue, settings.tenant_limits());
+            (admission.show_batch(batches, None, args.id).await?, None)
+        }
+        Err(error) => (batches.show(None, args.id).await?, Some(error)),
+    };
+    let batch = found.ok_or_else(|| unknown(args.id))?;
+    if args.json {
+        return output::json(&batch);
+    }
+    let counts: Vec<String> = batch
+        .counts
+        .iter()
+        .map(|(state, messages)| format!("{messages} {state}"))
+        .collect();
+    let whose = match batch.tenant.as_str() {
+        "" => String::new(),
+        tenant => format!(" of tenant {tenant}"),
+    };
+    say!(
+        "batch {}{whose} is {}; its {} messages: {}",
+        batch.id,
+        batch.state,
+        batch.recipients,
+        counts.join(", ")
+    );
+    if let Some(problem) = &batch.problem {
+        say!("{problem}");
+    }
+    if let Some(estimate) = batch.estimate {
+        say!("the limits let the last one go at about {estimate:.0}");
+    }
+    if let Some(error) = away {
+        say!("when the limits let the last one go is not known: {error:#}");
+    }
+    Ok(())
+}
+
+async fn cancel(args: &ChangeArgs, batches: &Batches) -> anyhow::Result<()> {
+    let cancelled = batches.cancel(args.id, &args.signed.signature()).await?;
+    let cancelled = cancelled.ok_or_else(|| unknown(args.id))?;
+    if args.signed.json {
+        return output::json(&cancelled);
+    }
+    say!(
+        "batch {} is cancelled: {} messages were sent, {} will not be sent, {} are being sent{}",
+        args.id,
+        cancelled.sent,
+        cancelled.cancelled,
+        cancelled.too_late,
+        cancelled
+            .ended
+            .iter()
+            .map(|(state, messages)| format!(", {messages} {state}"))
+            .collect::<String>()
+    );
+    Ok(())
 }
 
 fn report(args: &ChangeArgs, state: String, change: &str) -> anyhow::Result<()> {
@@ -130,4 +138,8 @@ fn report(args: &ChangeArgs, state: String, change: &str) -> anyhow::Result<()> 
         say!("batch {} is {state}", args.id);
         Ok(())
     }
+}
+
+fn unknown(id: i64) -> CliError {
+    CliError::NotFound(format!("there is no batch {id}"))
 }
