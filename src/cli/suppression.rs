@@ -84,60 +84,58 @@ pub(super) fn channel(text: &str) -> Result<Channel, String> {
 }
 
 pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<ExitCode> {
-    // A recipient that is none is refused without a database.
     match command {
-        Command::Add(args) => {
-            let address = parsed(&args.address)?;
-            let mut signed = args.signed.signature();
-            if !args.reason.is_empty() {
-                signed.why.clone_from(&args.reason);
-            }
-            let changed = deliveries(&settings)
-                .await?
-                .suppress(&address, &signed)
-                .await?;
-            let change = match changed {
-                true => "is suppressed",
-                false => "was suppressed already",
-            };
-            report(&args.signed, &address, true, changed, change)?;
-        }
-        Command::Remove(args) => {
-            let address = parsed(&args.address)?;
-            let signed = args.signed.signature();
-            let changed = deliveries(&settings)
-                .await?
-                .unsuppress(&address, &signed)
-                .await?;
-            let change = match changed {
-                true => "may get messages again",
-                false => "was not suppressed",
-            };
-            report(&args.signed, &address, false, changed, change)?;
-        }
-        Command::Check(args) => {
-            let address = parsed(&args.address)?;
-            let found = deliveries(&settings).await?.suppression(&address).await?;
-            if args.json {
-                output::json(&json!({ "suppressed": found.is_some(), "suppression": found }))?;
-            } else {
-                let (channel, shown) = (address.channel().as_str(), address.masked());
-                match found {
-                    Some(one) => say!(
-                        "{channel} {shown} is suppressed since {:.0}: {}",
-                        one.created_at,
-                        reason(&one)
-                    ),
-                    None => say!("{channel} {shown} is not suppressed"),
-                }
-            }
-        }
-        Command::List(args) => {
-            let queue = connect::lists(&settings).await?;
-            list(&Deliveries::new(&queue.pool), args).await?;
-        }
+        Command::Add(args) => add(&args, &settings).await?,
+        Command::Remove(args) => remove(&args, &settings).await?,
+        Command::Check(args) => check(&args, &settings).await?,
+        Command::List(args) => list(args, &settings).await?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+async fn add(args: &SuppressArgs, settings: &Settings) -> anyhow::Result<()> {
+    let address = parsed(&args.address)?;
+    let mut signed = args.signed.signature();
+    if !args.reason.is_empty() {
+        signed.why.clone_from(&args.reason);
+    }
+    let deliveries = deliveries(settings).await?;
+    let changed = deliveries.suppress(&address, &signed).await?;
+    let change = match changed {
+        true => "is suppressed",
+        false => "was suppressed already",
+    };
+    report(&args.signed, &address, true, changed, change)
+}
+
+async fn remove(args: &UnsuppressArgs, settings: &Settings) -> anyhow::Result<()> {
+    let address = parsed(&args.address)?;
+    let signed = args.signed.signature();
+    let deliveries = deliveries(settings).await?;
+    let changed = deliveries.unsuppress(&address, &signed).await?;
+    let change = match changed {
+        true => "may get messages again",
+        false => "was not suppressed",
+    };
+    report(&args.signed, &address, false, changed, change)
+}
+
+async fn check(args: &SuppressionCheck, settings: &Settings) -> anyhow::Result<()> {
+    let address = parsed(&args.address)?;
+    let found = deliveries(settings).await?.suppression(&address).await?;
+    if args.json {
+        return output::json(&json!({ "suppressed": found.is_some(), "suppression": found }));
+    }
+    let (channel, shown) = (address.channel().as_str(), address.masked());
+    match found {
+        Some(one) => say!(
+            "{channel} {shown} is suppressed since {:.0}: {}",
+            one.created_at,
+            reason(&one)
+        ),
+        None => say!("{channel} {shown} is not suppressed"),
+    }
+    Ok(())
 }
 
 async fn deliveries(settings: &Settings) -> anyhow::Result<Deliveries> {
@@ -145,7 +143,9 @@ async fn deliveries(settings: &Settings) -> anyhow::Result<Deliveries> {
     Ok(Deliveries::new(&queue.pool))
 }
 
-async fn list(deliveries: &Deliveries, args: SuppressionList) -> anyhow::Result<()> {
+async fn list(args: SuppressionList, settings: &Settings) -> anyhow::Result<()> {
+    let queue = connect::lists(settings).await?;
+    let deliveries = Deliveries::new(&queue.pool);
     let after = args
         .after
         .as_ref()
@@ -202,6 +202,7 @@ fn report(
     Ok(())
 }
 
+/// Reads a recipient. One that is none is refused without a database.
 fn parsed(address: &SuppressionAddress) -> anyhow::Result<Recipient> {
     let read = Recipient::parse(address.channel, &address.recipient);
     Ok(read.map_err(|message| {
