@@ -126,16 +126,8 @@ pub(super) struct NextArgs {
 }
 
 pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<ExitCode> {
-    // A wrong expression can be refused without a database.
-    if let Command::Next(NextArgs {
-        expression: Some(expression),
-        time_zone,
-        ..
-    }) = &command
-        && Timing::new(expression, time_zone).is_err()
-    {
-        let problems = Timing::problems(expression, time_zone);
-        bail!(cron::Error::Invalid(problems));
+    if let Command::Next(next) = &command {
+        check_expression(next)?;
     }
     let queue = match command {
         Command::List { .. } => connect::lists(&settings).await?,
@@ -144,47 +136,62 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
     let schedules = Schedules::of(&queue);
     match command {
         Command::List { json } => list(&schedules, json).await?,
-        Command::Show { name, json } => {
-            let stands = found(&schedules, &name).await?;
-            if json {
-                output::json(&stands)?
-            } else {
-                print_schedule(&stands)?
-            }
-        }
+        Command::Show { name, json } => show(&schedules, &name, json).await?,
         Command::Set(set) => make(&queue, &schedules, &settings, *set).await?,
-        Command::Delete(one) => {
-            if !schedules.delete(&one.name).await? {
-                bail!(unknown(&one.name));
-            }
-            one.signed
-                .note(&queue, "cron.delete", &one.name, None)
-                .await;
-            answer(&one, "deleted")?;
-        }
+        Command::Delete(one) => delete(&queue, &schedules, &one).await?,
         Command::Pause(one) => turn(&queue, &schedules, one, true).await?,
         Command::Resume(one) => turn(&queue, &schedules, one, false).await?,
-        Command::Run(one) => match schedules.run_now(&one.name).await? {
-            RunNowOutcome::NotFound => bail!(unknown(&one.name)),
-            RunNowOutcome::Job(job) => {
-                let after = json!({ "job_id": job.id, "duplicate": job.duplicate });
-                one.signed
-                    .note(&queue, "cron.run", &one.name, Some(after))
-                    .await;
-                match (one.signed.json, job.duplicate) {
-                    (true, _) => output::json(&job)?,
-                    (false, true) => say!(
-                        "job {} of {} is unfinished; no other job was created",
-                        job.id,
-                        one.name
-                    ),
-                    (false, false) => say!("enqueued job {}", job.id),
-                }
-            }
-        },
+        Command::Run(one) => run_now(&queue, &schedules, &one).await?,
         Command::Next(next) => preview(&schedules, next).await?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Refuses a wrong expression without a database.
+fn check_expression(next: &NextArgs) -> Result<(), cron::Error> {
+    match &next.expression {
+        Some(expression) if Timing::new(expression, &next.time_zone).is_err() => Err(
+            cron::Error::Invalid(Timing::problems(expression, &next.time_zone)),
+        ),
+        _ => Ok(()),
+    }
+}
+
+async fn show(schedules: &Schedules, name: &str, json: bool) -> anyhow::Result<()> {
+    let stands = found(schedules, name).await?;
+    if json {
+        return output::json(&stands);
+    }
+    print_schedule(&stands)
+}
+
+async fn delete(queue: &Queue, schedules: &Schedules, one: &One) -> anyhow::Result<()> {
+    if !schedules.delete(&one.name).await? {
+        bail!(unknown(&one.name));
+    }
+    one.signed.note(queue, "cron.delete", &one.name, None).await;
+    answer(one, "deleted")
+}
+
+async fn run_now(queue: &Queue, schedules: &Schedules, one: &One) -> anyhow::Result<()> {
+    let job = match schedules.run_now(&one.name).await? {
+        RunNowOutcome::NotFound => bail!(unknown(&one.name)),
+        RunNowOutcome::Job(job) => job,
+    };
+    let after = json!({ "job_id": job.id, "duplicate": job.duplicate });
+    one.signed
+        .note(queue, "cron.run", &one.name, Some(after))
+        .await;
+    match (one.signed.json, job.duplicate) {
+        (true, _) => output::json(&job)?,
+        (false, true) => say!(
+            "job {} of {} is unfinished; no other job was created",
+            job.id,
+            one.name
+        ),
+        (false, false) => say!("enqueued job {}", job.id),
+    }
+    Ok(())
 }
 
 /// Returns a schedule as people see it.
@@ -242,7 +249,7 @@ fn print_schedule(one: &Schedule) -> anyhow::Result<()> {
     );
     if !one.paused {
         say!("next");
-        show(&one.expression, &one.time_zone, &one.upcoming)?;
+        print_times(&one.expression, &one.time_zone, &one.upcoming)?;
     }
     Ok(())
 }
@@ -350,7 +357,7 @@ async fn make(
         "schedule {} is {done}{paused}; next occurrences:",
         stands.name
     );
-    show(&stands.expression, &stands.time_zone, &stands.upcoming)
+    print_times(&stands.expression, &stands.time_zone, &stands.upcoming)
 }
 
 async fn turn(queue: &Queue, schedules: &Schedules, one: One, paused: bool) -> anyhow::Result<()> {
@@ -398,10 +405,10 @@ async fn preview(schedules: &Schedules, next: NextArgs) -> anyhow::Result<()> {
     if let Some(problem) = problem {
         say!("note: {problem}");
     }
-    show(&expression, &time_zone, &upcoming)
+    print_times(&expression, &time_zone, &upcoming)
 }
 
-fn show(expression: &str, time_zone: &str, upcoming: &[Timestamp]) -> anyhow::Result<()> {
+fn print_times(expression: &str, time_zone: &str, upcoming: &[Timestamp]) -> anyhow::Result<()> {
     let timing = Timing::new(expression, time_zone).ok();
     for at in upcoming {
         say!("  {}  {at}", local(timing.as_ref(), *at));
