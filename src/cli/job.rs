@@ -174,17 +174,7 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
     };
     match command {
         Command::List(list) => search(queue, list, &settings).await?,
-        Command::Show(one) => {
-            let Some(mut job) = queue.get(one.id).await? else {
-                bail!(unknown(one.id))
-            };
-            crate::api::jobs::redact::mask_args(&job.summary.kind, &mut job.args);
-            if one.json {
-                output::json(&job)?
-            } else {
-                show(&job)?
-            }
-        }
+        Command::Show(one) => show(queue, &one).await?,
         Command::Cancel(Cancel {
             id: Some(id), bulk, ..
         }) => cancel_one(queue, id, &bulk.signed).await?,
@@ -193,40 +183,63 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
             id,
             keep_attempts,
             signed,
-        } => match queue
-            .retry_signed(id, keep_attempts, &signed.signature())
-            .await?
-        {
-            RetryAnswer::Ready => answer(id, signed.json, "ready")?,
-            RetryAnswer::Refused(state) => {
-                refused(
-                    id,
-                    state,
-                    "only dead, retryable and scheduled jobs can be run again",
-                )?;
-            }
-            RetryAnswer::NotFound => bail!(unknown(id)),
-        },
-        Command::Reschedule { id, run_at, signed } => match queue
-            .reschedule(id, run_at, &signed.signature())
-            .await?
-        {
-            MoveAnswer::Moved => answer(id, signed.json, &format!("scheduled for {run_at:.0}"))?,
-            MoveAnswer::Refused(state) => refused(
-                id,
-                state,
-                "only scheduled, ready and retryable jobs can be rescheduled",
-            )?,
-            MoveAnswer::NotFound => bail!(unknown(id)),
-        },
+        } => retry(queue, id, keep_attempts, &signed).await?,
+        Command::Reschedule { id, run_at, signed } => {
+            reschedule(queue, id, run_at, &signed).await?;
+        }
         Command::Update(args) => job_update::run(queue, args, &settings).await?,
-        Command::Discard { id, signed } => match queue.discard(id, &signed.signature()).await? {
-            MoveAnswer::Moved => answer(id, signed.json, "cancelled")?,
-            MoveAnswer::Refused(state) => refused(id, state, "only dead jobs can be discarded")?,
-            MoveAnswer::NotFound => bail!(unknown(id)),
-        },
+        Command::Discard { id, signed } => discard(queue, id, &signed).await?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+async fn show(queue: &Queue, one: &One) -> anyhow::Result<()> {
+    let Some(mut job) = queue.get(one.id).await? else {
+        bail!(unknown(one.id))
+    };
+    crate::api::jobs::redact::mask_args(&job.summary.kind, &mut job.args);
+    if one.json {
+        return output::json(&job);
+    }
+    print_job(&job)
+}
+
+async fn retry(
+    queue: &Queue,
+    id: i64,
+    keep_attempts: bool,
+    signed: &AuditArgs,
+) -> anyhow::Result<()> {
+    let allowed = "only dead, retryable and scheduled jobs can be run again";
+    let signature = signed.signature();
+    let retried = queue.retry_signed(id, keep_attempts, &signature);
+    match retried.await? {
+        RetryAnswer::Ready => answer(id, signed.json, "ready"),
+        RetryAnswer::Refused(state) => refused(id, state, allowed),
+        RetryAnswer::NotFound => bail!(unknown(id)),
+    }
+}
+
+async fn reschedule(
+    queue: &Queue,
+    id: i64,
+    run_at: Timestamp,
+    signed: &AuditArgs,
+) -> anyhow::Result<()> {
+    let allowed = "only scheduled, ready and retryable jobs can be rescheduled";
+    match queue.reschedule(id, run_at, &signed.signature()).await? {
+        MoveAnswer::Moved => answer(id, signed.json, &format!("scheduled for {run_at:.0}")),
+        MoveAnswer::Refused(state) => refused(id, state, allowed),
+        MoveAnswer::NotFound => bail!(unknown(id)),
+    }
+}
+
+async fn discard(queue: &Queue, id: i64, signed: &AuditArgs) -> anyhow::Result<()> {
+    match queue.discard(id, &signed.signature()).await? {
+        MoveAnswer::Moved => answer(id, signed.json, "cancelled"),
+        MoveAnswer::Refused(state) => refused(id, state, "only dead jobs can be discarded"),
+        MoveAnswer::NotFound => bail!(unknown(id)),
+    }
 }
 
 async fn cancel_one(queue: &Queue, id: i64, signed: &AuditArgs) -> anyhow::Result<()> {
@@ -349,7 +362,7 @@ fn listed(ids: &[i64]) -> String {
     ids.join(", ")
 }
 
-fn show(job: &JobDetail) -> anyhow::Result<()> {
+fn print_job(job: &JobDetail) -> anyhow::Result<()> {
     let head = &job.summary;
     say!("job        {}", head.id);
     say!(
