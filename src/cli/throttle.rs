@@ -127,33 +127,14 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
     let store = connect::throttles(&settings).await?;
     match command {
         Command::List { all, json } => list(&store, all, json).await?,
-        Command::Show { name, json } => {
-            let name = Name::or_pattern(name)?;
-            let Some(status) = store.status(&name).await? else {
-                bail!(Error::Unknown(name))
-            };
-            if json {
-                output::json(&status)?
-            } else {
-                show(&status)?
-            }
-        }
+        Command::Show { name, json } => show_one(&store, name, json).await?,
         Command::Set {
             name,
             knobs,
             until,
             signed,
         } => {
-            let mut given = parse(&knobs)?;
-            if let Some(until) = until {
-                manual_until(&mut given, until)?;
-            }
-            let fields = Knobs::check(&given).map_err(Error::Invalid)?;
-            let edit = KnobEdit {
-                action: "throttle.set",
-                fields,
-                create: true,
-            };
+            let edit = KnobEdit::set(&knobs, until)?;
             change(&store, &settings, &name, edit, signed).await?;
         }
         Command::Script => {}
@@ -174,30 +155,39 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
         }
         Command::Pause {
             name,
-            key: Some(key),
+            key,
             seconds,
             signed,
-        } => {
-            let seconds = seconds.unwrap_or_default();
-            pause_key(&store, &settings, &name, &key, seconds, &signed).await?;
-        }
-        Command::Resume {
-            name,
-            key: Some(key),
-            signed,
-        } => {
-            resume_key(&store, &settings, &name, &key, &signed).await?;
-        }
-        Command::Pause { name, signed, .. } => {
-            let edit = KnobEdit::paused("throttle.pause", "1");
-            change(&store, &settings, &name, edit, signed).await?;
-        }
-        Command::Resume { name, signed, .. } => {
-            let edit = KnobEdit::paused("throttle.resume", "0");
-            change(&store, &settings, &name, edit, signed).await?;
-        }
+        } => match key {
+            Some(key) => {
+                let seconds = seconds.unwrap_or_default();
+                pause_key(&store, &settings, &name, &key, seconds, &signed).await?;
+            }
+            None => {
+                let edit = KnobEdit::paused("throttle.pause", "1");
+                change(&store, &settings, &name, edit, signed).await?;
+            }
+        },
+        Command::Resume { name, key, signed } => match key {
+            Some(key) => resume_key(&store, &settings, &name, &key, &signed).await?,
+            None => {
+                let edit = KnobEdit::paused("throttle.resume", "0");
+                change(&store, &settings, &name, edit, signed).await?;
+            }
+        },
     }
     Ok(ExitCode::SUCCESS)
+}
+
+async fn show_one(store: &Arc<dyn Store>, name: String, json: bool) -> anyhow::Result<()> {
+    let name = Name::or_pattern(name)?;
+    let Some(status) = store.status(&name).await? else {
+        bail!(Error::Unknown(name))
+    };
+    if json {
+        return output::json(&status);
+    }
+    show(&status)
 }
 
 /// Returns the exit code of a request for tokens, so that a script can tell and try again later.
@@ -340,6 +330,19 @@ struct KnobEdit {
 }
 
 impl KnobEdit {
+    /// Sets knobs, given as NAME=VALUE, and creates the throttle if it does not exist.
+    fn set(knobs: &[String], until: Option<jiff::Timestamp>) -> anyhow::Result<Self> {
+        let mut given = parse(knobs)?;
+        if let Some(until) = until {
+            manual_until(&mut given, until)?;
+        }
+        Ok(Self {
+            action: "throttle.set",
+            fields: Knobs::check(&given).map_err(Error::Invalid)?,
+            create: true,
+        })
+    }
+
     /// Sets the knob `paused` of a throttle that exists.
     fn paused(action: &'static str, value: &str) -> Self {
         Self {
