@@ -109,13 +109,8 @@ pub async fn accept(
 ) -> Result<Response, Problem> {
     let admission = &state.admission;
     let is_gated = is_gated(&job.args);
-    // A message beyond the limit is found to be a repeat when it is accepted. One with gates would
-    // be refused by them before that.
-    if is_gated || !admission.is_in_excess(sender.tenant) {
-        let find = admission.find_request(&sender.digests);
-        if let Some(repeated) = with_timeout(ROW_TIMEOUT, find).await? {
-            return repeat(state, sender, repeated).await;
-        }
+    if let Some(repeated) = find_repeated(admission, sender, is_gated).await? {
+        return repeat(state, sender, repeated).await;
     }
     let is_later = job.run_at.is_some_and(|at| at > clock::now());
     refuse(&state.gates, sender.tenant, &job, is_later).await?;
@@ -151,49 +146,63 @@ pub async fn accept(
             slot.give_back(admission, sender).await;
             let mut accepted = AcceptedNotification::new(job_id, &job, false, warnings);
             accepted.plan = Some(*plan);
-            let location = [(LOCATION, location(job_id))];
-            return Ok((StatusCode::ACCEPTED, location, Json(accepted)).into_response());
+            return Ok(answer(StatusCode::ACCEPTED, accepted));
         }
         GatesAnswer::Refused(problem) => {
             slot.give_back(admission, sender).await;
             return Err(problem);
         }
     }
-    match slot {
-        _ if duplicate => slot.give_back(admission, sender).await,
-        Slot::Critical { was_asked: true } => {
-            admission.count(sender.tenant, sender.module, 1).await;
-        }
-        Slot::Usual if held => slot.give_back(admission, sender).await,
-        _ => {}
+    slot.settle(admission, sender, duplicate, held).await;
+    let accepted = AcceptedNotification::new(job_id, &job, duplicate, warnings);
+    if duplicate {
+        return Ok(answer(StatusCode::OK, accepted));
     }
-    let mut accepted = AcceptedNotification::new(job_id, &job, duplicate, warnings);
-    if held && !is_later && !duplicate {
-        let waiting = match waiting {
-            Some(waiting) => Some(waiting),
-            None => place_of(admission, job_id).await,
-        };
-        if let Some(waiting) = waiting {
-            return Ok(queued(state, sender, accepted, &waiting));
-        }
+    if held
+        && !is_later
+        && let Some(waiting) = place_of(admission, job_id, waiting).await
+    {
+        return Ok(queued(state, sender, accepted, &waiting));
     }
-    accepted.held = None;
-    let status = if duplicate {
-        StatusCode::OK
-    } else {
-        StatusCode::ACCEPTED
-    };
-    let mut response = (status, [(LOCATION, location(job_id))], Json(accepted)).into_response();
+    let mut response = answer(StatusCode::ACCEPTED, accepted);
     // A message with a slot that need not wait shows that no other one of its module does.
-    if slot == Slot::Usual && !held && !duplicate {
+    if slot == Slot::Usual && !held {
         response.extensions_mut().insert(KnownUsage::NoneWaits);
     }
     Ok(response)
 }
 
-/// Returns the place of a message that waits; `None` if it has been released, or the place cannot
-/// be read, which is no failure of a request whose message is accepted.
-async fn place_of(admission: &Admission, job_id: i64) -> Option<WaitingMessage> {
+/// Finds the earlier request that this one repeats, where that cannot wait until it is accepted.
+async fn find_repeated(
+    admission: &Admission,
+    sender: &MessageSender<'_>,
+    is_gated: bool,
+) -> Result<Option<Acceptance>, Problem> {
+    // A message beyond the limit is found to be a repeat when it is accepted. One with gates would
+    // be refused by them before that.
+    if !is_gated && admission.is_in_excess(sender.tenant) {
+        return Ok(None);
+    }
+    with_timeout(ROW_TIMEOUT, admission.find_request(&sender.digests)).await
+}
+
+/// Answers that a message was accepted.
+fn answer(status: StatusCode, accepted: AcceptedNotification) -> Response {
+    let location = [(LOCATION, location(accepted.id))];
+    (status, location, Json(accepted)).into_response()
+}
+
+/// Returns the place of a message that waits, unless it is known; `None` if the message has been
+/// released, or the place cannot be read, which is no failure of a request whose message is
+/// accepted.
+async fn place_of(
+    admission: &Admission,
+    job_id: i64,
+    known: Option<WaitingMessage>,
+) -> Option<WaitingMessage> {
+    if known.is_some() {
+        return known;
+    }
     let waiting = with_timeout(ROW_TIMEOUT, admission.waiting(job_id));
     waiting.await.unwrap_or_default()
 }
@@ -262,6 +271,25 @@ enum Slot {
 }
 
 impl Slot {
+    /// Gives the slot back if the accepted message does not use it, and counts one beyond the
+    /// limit that does.
+    async fn settle(
+        self,
+        admission: &Admission,
+        sender: &MessageSender<'_>,
+        duplicate: bool,
+        held: bool,
+    ) {
+        match self {
+            _ if duplicate => self.give_back(admission, sender).await,
+            Self::Critical { was_asked: true } => {
+                admission.count(sender.tenant, sender.module, 1).await;
+            }
+            Self::Usual if held => self.give_back(admission, sender).await,
+            _ => {}
+        }
+    }
+
     async fn give_back(self, admission: &Admission, sender: &MessageSender<'_>) {
         match self {
             Self::Usual => {
