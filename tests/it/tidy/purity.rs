@@ -109,6 +109,7 @@ const SERVICES: &[(&str, &str)] = &[
     ("jobs/context.rs", "Runs a user's code, which is async."),
     ("jobs/handler.rs", "Runs a user's code, which is async."),
     ("notify/deliver/handler.rs", "Sends, watches and cleans up."),
+    ("notify/deliver/judge.rs", "Sends, watches and cleans up."),
     (
         "notify/deliver/postpone.rs",
         "Sends, watches and cleans up.",
