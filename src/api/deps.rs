@@ -23,6 +23,7 @@ use super::journal::Decisions;
 use super::notifications::accept::AdmissionState;
 use super::notifications::events::{DOUBTED_MAX, WebhookState};
 use super::openapi::document::ApiDocument;
+use super::stream::events::StreamState;
 use super::stream::live::Live;
 use super::throttles::state::{CheckKnobs, ThrottlesState};
 use super::throttles::wait_queue::WaitQueues;
@@ -236,6 +237,17 @@ impl FromRef<ApiState> for MessageAccounts {
         Self {
             deliveries: state.0.deliveries.clone(),
             pools: state.0.account_pools.clone(),
+        }
+    }
+}
+
+impl FromRef<ApiState> for StreamState {
+    fn from_ref(state: &ApiState) -> Self {
+        Self {
+            live: state.0.live.clone(),
+            queue: state.0.queue.clone(),
+            cancel: state.0.cancel.clone(),
+            auth: state.0.auth.clone(),
         }
     }
 }

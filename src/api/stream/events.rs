@@ -28,6 +28,16 @@ use crate::jobs::Queue;
 /// The time after which browsers reconnect.
 const RECONNECT_DELAY: Duration = Duration::from_secs(1);
 
+/// The dependencies of the stream.
+#[derive(Clone)]
+pub struct StreamState {
+    pub live: Live,
+    pub queue: Queue,
+    /// The token that is cancelled when the process stops.
+    pub cancel: CancellationToken,
+    pub auth: Arc<Authenticator>,
+}
+
 /// Streams live events: `history` once, then `tick` each second, `decision`, `failure` and `audit`.
 /// A tenant gets the ticks of its own throttles, the failures of its own jobs and the changes by
 /// its own tokens.
@@ -48,43 +58,17 @@ const RECONNECT_DELAY: Duration = Duration::from_secs(1);
     responses((status = 200, body = String, content_type = "text/event-stream",
         description = "Events `history` ({may_change, may_enqueue, ticks: [Tick]}), `tick` (Tick, id = unix seconds), `decision` (Decision), `failure` (Failure), `audit` (AuditEntry).")))]
 pub async fn stream(
-    State(live): State<Live>,
-    State(queue): State<Queue>,
-    State(cancel): State<CancellationToken>,
-    State(auth): State<Arc<Authenticator>>,
+    State(state): State<StreamState>,
     Extension(caller): Extension<Caller>,
     Pairs(pairs): Pairs<Vec<(String, String)>>,
     headers: HeaderMap,
 ) -> Result<impl IntoResponse, Problem> {
-    let mut query = Query::open(pairs, &["throttle", "tenant", "job", "group"]);
-    let filter = StreamFilter::read(&mut query);
-    let named = query.text("tenant", NAME_BYTES_MAX);
-    if !query.errors.is_empty() {
-        return Err(Problem::fields(Code::InvalidQuery, query.errors));
-    }
-    let tenant = only(&caller, named.as_deref()).map_err(|Foreign| {
-        let detail = format!(
-            "token {} is bound to another tenant than the one that is named",
-            caller.token_name()
-        );
-        Problem::new(Code::NotAllowed, detail)
-    })?;
-    let tenant: Option<Arc<str>> = tenant.map(Arc::from);
-    let Some(place) = live.place(
-        &caller.key,
-        caller.tenant.as_deref(),
-        caller.leave.is_admin(),
-    ) else {
-        let detail = format!(
-            "the limit of live streams is reached, of this process ({STREAMS_MAX}), of this token \
-             or of its tenant; close one or try again"
-        );
-        return Err(Problem::new(Code::TooManyStreams, detail).retry_after(5));
-    };
+    let (filter, tenant) = asked(pairs, &caller)?;
+    let place = place(&state.live, &caller)?;
     let after = headers
         .get("last-event-id")
         .and_then(|id| id.to_str().ok()?.trim().parse().ok());
-    let (history, receiver) = live.join(after);
+    let (history, receiver) = state.live.join(after);
     let history = with_permissions(history, &caller);
     let (history, events) = match tenant {
         None => (history, all(receiver, place)),
@@ -92,13 +76,14 @@ pub async fn stream(
             let history = within(&history, &tenant);
             let listener = TenantListener {
                 tenant,
-                queue,
+                queue: state.queue,
                 receiver,
                 place,
             };
             (history, listener.events().boxed())
         }
     };
+    let (cancel, auth) = (state.cancel, state.auth);
     // A stream that outlived the cancel token would keep the server from ending.
     let ends = async move {
         tokio::select! {
@@ -112,6 +97,41 @@ pub async fn stream(
         .map(|event| sent(&event))
         .take_until(Box::pin(ends));
     Ok(event_stream::answer(events))
+}
+
+/// Reads the filter and the tenant, to whose events the stream is limited by the caller or the
+/// query.
+fn asked(
+    pairs: Vec<(String, String)>,
+    caller: &Caller,
+) -> Result<(StreamFilter, Option<Arc<str>>), Problem> {
+    let mut query = Query::open(pairs, &["throttle", "tenant", "job", "group"]);
+    let filter = StreamFilter::read(&mut query);
+    let named = query.text("tenant", NAME_BYTES_MAX);
+    if !query.errors.is_empty() {
+        return Err(Problem::fields(Code::InvalidQuery, query.errors));
+    }
+    let tenant = only(caller, named.as_deref()).map_err(|Foreign| {
+        let detail = format!(
+            "token {} is bound to another tenant than the one that is named",
+            caller.token_name()
+        );
+        Problem::new(Code::NotAllowed, detail)
+    })?;
+    Ok((filter, tenant.map(Arc::from)))
+}
+
+/// Takes a place among the live streams, or refuses beyond their limits.
+fn place(live: &Live, caller: &Caller) -> Result<StreamPermit, Problem> {
+    let tenant = caller.tenant.as_deref();
+    let place = live.place(&caller.key, tenant, caller.leave.is_admin());
+    place.ok_or_else(|| {
+        let detail = format!(
+            "the limit of live streams is reached, of this process ({STREAMS_MAX}), of this token \
+             or of its tenant; close one or try again"
+        );
+        Problem::new(Code::TooManyStreams, detail).retry_after(5)
+    })
 }
 
 /// Returns the events of all tenants.
