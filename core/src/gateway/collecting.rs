@@ -59,15 +59,7 @@ impl Gateway {
             Box::pin(admitted) as futures_util::future::BoxFuture<'_, Vec<TenantGrant>>
         };
         let histories = self.limits.history_rules();
-        postgres::collect(
-            &self.db,
-            &self.older,
-            COLLECTED_MAX,
-            &passed_over,
-            &admit,
-            &histories,
-        )
-        .await
+        postgres::collect(&self.db, COLLECTED_MAX, &passed_over, &admit, &histories).await
     }
 
     /// Moves what waits for the limits of tenants, step by step, until none is at its limit or the
@@ -105,8 +97,7 @@ impl Gateway {
         let histories = self.limits.history_rules();
         loop {
             let collecting = self.collecting.lock().await;
-            let moved =
-                postgres::collect_granted(&self.db, &self.older, grants, &histories).await?;
+            let moved = postgres::collect_granted(&self.db, grants, &histories).await?;
             drop(collecting);
             match moved {
                 Some(moved) => return Ok(moved),

@@ -16,7 +16,7 @@ impl Gateway {
         };
         let found = postgres::history_end(&self.db, &wanted).await?;
         let mut is_renewed = self.end.lock().is_renewed(found.epoch);
-        if found.went_back && postgres::renew_channels(&self.db, &self.older, &wanted).await? {
+        if found.went_back && postgres::renew_channels(&self.db, &wanted).await? {
             tracing::warn!(
                 "the end of the history of channels is missing, as after a failover to a copy that \
                  lacks it; clients are told that they may have missed messages"

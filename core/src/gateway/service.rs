@@ -20,8 +20,8 @@ use super::limits::GatewayLimits;
 use super::metrics::GatewayMetrics;
 use super::pace::LimitedTenants;
 use super::postgres::{
-    self, ChannelPlace, ChannelPosition, ConnectionReport, HistoryPage, NewPublication,
-    OlderCollectors, Published, StoredMessage,
+    self, ChannelPlace, ChannelPosition, ConnectionReport, HistoryPage, NewPublication, Published,
+    StoredMessage,
 };
 use super::rates::TenantRates;
 use super::tenant_mark::TenantMark;
@@ -116,7 +116,6 @@ pub struct Gateway {
     pub(super) erased: Arc<Mutex<HashSet<TenantMark>>>,
     /// Tells of the first of either.
     pub(super) has_heard: Arc<Notify>,
-    pub(super) older: Arc<OlderCollectors>,
     /// The windows that hold while the store of throttles is away.
     pub(super) own_windows: Arc<Mutex<HashMap<String, WindowGrants>>>,
     pub(super) window_lease: WindowLease,
@@ -168,7 +167,6 @@ impl Gateway {
             due,
             read_to: Arc::new(AtomicI64::new(-1)),
             end: Arc::default(),
-            older: Arc::default(),
             limited: Arc::default(),
             has_limited: Arc::default(),
             collecting: Arc::default(),
@@ -511,7 +509,7 @@ impl Gateway {
         while self.prune_step().await? >= i64::from(PRUNED_MAX) {}
         let _collecting = self.collecting.lock().await;
         let from = place.lock().clone();
-        let next = postgres::forget(&self.db, &self.older, &from, FORGOTTEN_MAX).await?;
+        let next = postgres::forget(&self.db, &from, FORGOTTEN_MAX).await?;
         *place.lock() = next;
         Ok(())
     }
@@ -519,7 +517,7 @@ impl Gateway {
     /// Deletes up to [`PRUNED_MAX`] messages. Collectors get their turn before the next step.
     async fn prune_step(&self) -> Result<i64, Error> {
         let _collecting = self.collecting.lock().await;
-        postgres::prune(&self.db, &self.older, PRUNED_MAX).await
+        postgres::prune(&self.db, PRUNED_MAX).await
     }
 }
 

@@ -574,25 +574,3 @@ async fn from_rust_a_publication_goes_out_if_its_transaction_commits_and_a_full_
         "{full:?}"
     );
 }
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_advisory_lock_that_a_stranger_keeps_delays_messages_and_does_not_stop_them() {
-    let served = GatewayServer::start().await;
-    let mut reader = served.client("acme-reader").await;
-    reader.subscribe("orders").await;
-    let mut stranger = served.queue.pool.acquire().await.unwrap();
-    sqlx::raw_sql("select pg_advisory_lock(hashtextextended('flyball.publications', 0))")
-        .execute(&mut *stranger)
-        .await
-        .unwrap();
-
-    served.publish_numbers("acme", "orders", 1, 3).await;
-
-    for n in 1..=3 {
-        let message = reader.next_message().await;
-        assert_eq!(
-            (&message["data"], &message["offset"]),
-            (&json!(n), &json!(n))
-        );
-    }
-}

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use flyball::gateway::limits::ChannelHistory;
-use flyball::gateway::postgres::{OlderCollectors, TenantGrant, channel_usage, collect_granted};
+use flyball::gateway::postgres::{TenantGrant, channel_usage, collect_granted};
 
 use super::fixture::GatewayServer;
 use crate::support::fixture::Fixture;
@@ -46,9 +46,8 @@ async fn the_usage_of_a_tenant_counts_messages_that_went_and_not_those_that_were
         wait: Some(Duration::from_secs(1)),
         reported: Some(Duration::from_secs(1)),
     };
-    let older = OlderCollectors::default();
     let histories = [("*", ChannelHistory::USUAL)];
-    let moved = collect_granted(db, &older, &[grant], &histories).await;
+    let moved = collect_granted(db, &[grant], &histories).await;
     assert_eq!(moved.unwrap(), Some(3));
     let usage = channel_usage(db, Some("acme"), "", 1).await.unwrap();
     let usage = usage.first().map(|one| (one.messages, one.limited));
@@ -73,7 +72,7 @@ async fn the_usage_of_operators_is_listed_behind_that_of_every_tenant() {
         reported: None,
     });
     let histories = [("*", ChannelHistory::USUAL)];
-    let moved = collect_granted(db, &OlderCollectors::default(), &grants, &histories).await;
+    let moved = collect_granted(db, &grants, &histories).await;
     assert_eq!(moved.unwrap(), Some(2));
     for (after, most, wanted) in [
         ("", 10, vec!["acme", ""]),

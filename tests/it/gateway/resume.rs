@@ -5,7 +5,7 @@ use std::time::Duration;
 use flyball::gateway::channel_name::ChannelName;
 use flyball::gateway::limits::ChannelHistory;
 use flyball::gateway::postgres::{
-    OlderCollectors, TenantGrant, WaitingPublications, collect, gateway_backlog, positions,
+    TenantGrant, WaitingPublications, collect, gateway_backlog, positions,
 };
 use flyball::jobs::Queue;
 use futures_util::future::BoxFuture;
@@ -128,8 +128,7 @@ async fn collect_all(queue: &Queue, kept_max: i32) {
     };
     let kept_s = 300;
     let histories = [("*", ChannelHistory { kept_s, kept_max })];
-    let older = OlderCollectors::default();
-    let collected = collect(&queue.pool, &older, 100, &[], &admit, &histories).await;
+    let collected = collect(&queue.pool, 100, &[], &admit, &histories).await;
     collected.unwrap();
 }
 

@@ -1,12 +1,12 @@
 //! The collector: moves what was published into the history, in one transaction under one lock.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use sqlx::postgres::PgRow;
 use sqlx::{Row, query};
 
-use super::lock::{OlderCollectors, lock};
+use super::lock::lock;
 use crate::gateway::limits::ChannelHistory;
 use crate::jobs::Error;
 use crate::postgres::{Db, Transaction};
@@ -17,15 +17,14 @@ use crate::postgres::{Db, Transaction};
 // One tenant at a time through the index, so that the backlog of one is not read for the others.
 pub(super) const WAITING: &str = "
 with recursive held as (
-    select pg_try_advisory_xact_lock(hashtextextended('flyball.publications', 0)) as is_free_of_older
-    from (select from flyball.mutex where name = 'publications' for update skip locked) m
+    select m.name from flyball.mutex m where m.name = 'publications' for update skip locked
 ),
 t as (
     (select p.tenant from flyball.publication p order by p.tenant limit 1)
     union all
     select (select p.tenant from flyball.publication p where p.tenant > t.tenant order by p.tenant limit 1) from t where t.tenant is not null
 )
-select h.is_free_of_older, w.tenant, w.waiting
+select w.tenant, w.waiting
 from held h
 left join lateral (
     select t.tenant, (select count(*) from (select from flyball.publication p where p.tenant = t.tenant limit $1) as page) as waiting
@@ -206,14 +205,13 @@ pub type Admit<'a> =
 /// `passed_over`. `histories` are those of channels by pattern, of which the first that fits holds.
 pub async fn collect(
     db: &Db,
-    older: &OlderCollectors,
     most: u32,
     passed_over: &[String],
     admit: &Admit<'_>,
     histories: &[(&str, ChannelHistory)],
 ) -> Result<CollectOutcome, Error> {
     let mut transaction = db.begin().await?;
-    let Some(waiting) = waiting(&mut transaction, older, most, passed_over).await? else {
+    let Some(waiting) = waiting(&mut transaction, most, passed_over).await? else {
         transaction.rollback().await?;
         return Ok(CollectOutcome::Busy);
     };
@@ -222,7 +220,7 @@ pub async fn collect(
         false => admit(waiting).await,
     };
     let (moved, full) = move_granted(transaction, &grants, histories).await?;
-    trim(db, older, &full).await?;
+    trim(db, &full).await?;
     Ok(CollectOutcome::Collected { moved, grants })
 }
 
@@ -243,24 +241,22 @@ pub async fn waiting_of(
 /// Moves publications that may go; returns their number, or `None` if another collector is at work.
 pub async fn collect_granted(
     db: &Db,
-    older: &OlderCollectors,
     grants: &[TenantGrant],
     histories: &[(&str, ChannelHistory)],
 ) -> Result<Option<u64>, Error> {
     let mut transaction = db.begin().await?;
-    if !lock(&mut transaction, older).await? {
+    if !lock(&mut transaction).await? {
         transaction.rollback().await?;
         return Ok(None);
     }
     let (moved, full) = move_granted(transaction, grants, histories).await?;
-    trim(db, older, &full).await?;
+    trim(db, &full).await?;
     Ok(Some(moved))
 }
 
 /// Takes the lock and lists what waits; `None` if somebody else has the lock.
 async fn waiting(
     transaction: &mut Transaction,
-    older: &OlderCollectors,
     most: u32,
     passed_over: &[String],
 ) -> Result<Option<Vec<WaitingPublications>>, Error> {
@@ -272,9 +268,6 @@ async fn waiting(
     let Some(first) = rows.first() else {
         return Ok(None);
     };
-    if !older.let_go_on(first.try_get("is_free_of_older")?, Instant::now()) {
-        return Ok(None);
-    }
     // Without publications there is one row, of no tenant.
     let first: Option<&str> = first.try_get("tenant")?;
     let listed = if first.is_some() { &rows[..] } else { &[] };
@@ -350,12 +343,12 @@ struct FullChannel {
 /// Deletes the oldest messages of channels that have too many, in a transaction of its own, so that
 /// those that were moved need not wait for it. While another collector is at work it is left: the
 /// next message of such a channel finds it again.
-async fn trim(db: &Db, older: &OlderCollectors, full: &[FullChannel]) -> Result<(), Error> {
+async fn trim(db: &Db, full: &[FullChannel]) -> Result<(), Error> {
     if full.is_empty() {
         return Ok(());
     }
     let mut transaction = db.begin().await?;
-    if !lock(&mut transaction, older).await? {
+    if !lock(&mut transaction).await? {
         transaction.rollback().await?;
         return Ok(());
     }

@@ -2,7 +2,7 @@
 
 use sqlx::{Row, query};
 
-use super::lock::{OlderCollectors, lock};
+use super::lock::lock;
 use crate::jobs::Error;
 use crate::postgres::Db;
 
@@ -40,9 +40,9 @@ pub type ChannelPlace = (String, String);
 
 /// Deletes up to `most` messages whose time is over; returns their number, 0 while a collector is
 /// at work.
-pub async fn prune(db: &Db, older: &OlderCollectors, most: i32) -> Result<i64, Error> {
+pub async fn prune(db: &Db, most: i32) -> Result<i64, Error> {
     let mut transaction = db.begin().await?;
-    if !lock(&mut transaction, older).await? {
+    if !lock(&mut transaction).await? {
         transaction.rollback().await?;
         return Ok(0);
     }
@@ -54,14 +54,9 @@ pub async fn prune(db: &Db, older: &OlderCollectors, most: i32) -> Result<i64, E
 
 /// Checks up to `most` channels after a place, and forgets those that are empty and unused;
 /// returns the next place, the first again after the last.
-pub async fn forget(
-    db: &Db,
-    older: &OlderCollectors,
-    place: &ChannelPlace,
-    most: i32,
-) -> Result<ChannelPlace, Error> {
+pub async fn forget(db: &Db, place: &ChannelPlace, most: i32) -> Result<ChannelPlace, Error> {
     let mut transaction = db.begin().await?;
-    if !lock(&mut transaction, older).await? {
+    if !lock(&mut transaction).await? {
         transaction.rollback().await?;
         return Ok(place.clone());
     }

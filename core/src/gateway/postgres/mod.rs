@@ -13,7 +13,6 @@ pub use collect::{
     CollectOutcome, TenantGrant, WaitingPublications, collect, collect_granted, waiting_of,
 };
 pub use history::{ChannelPosition, HistoryPage, StoredMessage, after, last_seq, pages, positions};
-pub use lock::OlderCollectors;
 pub use maintenance::{ChannelPlace, GatewayBacklog, forget, gateway_backlog, prune};
 pub use publish::{NewPublication, Published, publish};
 pub use renewal::{FoundEnd, ReadMark, history_end, last_mark, renew_channels};

@@ -3,7 +3,7 @@
 use sqlx::{Row, query};
 
 use super::history::StoredMessage;
-use super::lock::{OlderCollectors, lock};
+use super::lock::lock;
 use crate::jobs::Error;
 use crate::postgres::Db;
 
@@ -79,13 +79,9 @@ pub async fn history_end(db: &Db, mark: &ReadMark) -> Result<FoundEnd, Error> {
 
 /// Gives all channels a new epoch if the history lacks a message; returns false if it does not, or
 /// while a collector is at work.
-pub async fn renew_channels(
-    db: &Db,
-    older: &OlderCollectors,
-    mark: &ReadMark,
-) -> Result<bool, Error> {
+pub async fn renew_channels(db: &Db, mark: &ReadMark) -> Result<bool, Error> {
     let mut transaction = db.begin().await?;
-    if !lock(&mut transaction, older).await? {
+    if !lock(&mut transaction).await? {
         transaction.rollback().await?;
         return Ok(false);
     }
