@@ -854,15 +854,6 @@ begin
     ));
 end $$;
 
--- The earliest time at which the limits of its tenant let a waiting message go, with the times of
--- flyball.held_at.
-create function flyball.held_until(job_id bigint) returns timestamptz
-language plpgsql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off as $$
-#variable_conflict use_variable
-begin
-    return flyball.held_at(a.tenant, a.place, a.tenant_place) from flyball.admission_place(job_id) a;
-end $$;
-
 -- Sends many messages, at most 10,000, all or none, in the caller's own transaction; returns one
 -- row for each, in order. An element has the fields of a message over HTTP and `pool`, the name of
 -- the pool that sends it. The status is `queued` for its pool, `planning` while the gates of its
@@ -1027,5 +1018,5 @@ revoke execute on function flyball.sweep_pending_behind, flyball.sweep_pending, 
     flyball.awaits_admission, flyball.is_just_sent, flyball.waiting_beside, flyball.request_lock, flyball.find_request,
     flyball.remember_request, flyball.remember_requests, flyball.enqueue_once, flyball.has_waiting, flyball.record_module,
     flyball.accept_message, flyball.admission_place, flyball.accept_excess, flyball.admission_places, flyball.places_behind,
-    flyball.await_admission, flyball.dead_letter_expired, flyball.expire_waiting, flyball.held_at, flyball.held_until
+    flyball.await_admission, flyball.dead_letter_expired, flyball.expire_waiting, flyball.held_at
 from public;

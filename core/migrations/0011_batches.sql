@@ -496,15 +496,6 @@ begin
     end if;
 end $$;
 
--- === Show ========================================================================================
-
--- The state of a message's batch; null if it is in none.
-create function flyball.batch_state(job_id bigint) returns text
-language sql stable set enable_seqscan = off set search_path = pg_catalog, pg_temp set jit = off as $$
-    select b.state from flyball.batch b
-    where b.id = (select m.batch_id from flyball.batch_message m where m.job_id = batch_state.job_id limit 1)
-$$;
-
 -- === Upkeep ======================================================================================
 
 -- Looks at batches whose messages have not been enqueued for a while, the oldest first. If the job that
@@ -606,6 +597,6 @@ end $$;
 
 revoke execute on function flyball.place_in_queue, flyball.free_places, flyball.enqueue_batch_messages, flyball.enqueue_expansion,
     flyball.accept_batch, flyball.expand_batch, flyball.batch_jobs, flyball.pause_batch, flyball.resume_batch, flyball.batch_pause,
-    flyball.cancel_live, flyball.withdraw_items, flyball.cancel_batch, flyball.batch_state, flyball.settle_expansions,
+    flyball.cancel_live, flyball.withdraw_items, flyball.cancel_batch, flyball.settle_expansions,
     flyball.forget_batches
 from public;

@@ -452,14 +452,12 @@ async fn a_role_that_sends_reads_and_changes_nothing_of_other_tenants() {
         .filter(|table| **table != "notification")
         .map(|table| format!("delete from flyball.{table}"));
     let calls = [
-        "select flyball.held_until(1)",
         "select flyball.admission_place(1)",
         "select flyball.awaits_admission(1)",
         "select flyball.is_just_sent(1)",
         "select flyball.pause_batch(null, 1)",
         "select flyball.resume_batch(null, 1)",
         "select flyball.cancel_batch(null, 1)",
-        "select flyball.batch_state(1)",
         "select flyball.withdraw_items('{1}')",
         "select flyball.settle_expansions()",
         "select flyball.forget_batches(1)",
