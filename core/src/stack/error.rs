@@ -34,17 +34,6 @@ pub enum Error {
         /// The major version of the program that was found.
         found: u32,
     },
-    /// The data directory was made by a version whose clients were superusers.
-    #[error(
-        "{data} was created by an earlier version, in which the role {role} was a superuser; start \
-         over with --wipe (this deletes the data)",
-        data = data.display()
-    )]
-    SuperuserClients {
-        data: PathBuf,
-        /// The role of the clients.
-        role: &'static str,
-    },
     /// A file or directory belongs to another user.
     #[error("{path} belongs to user id {owner}, not to user id {wanted}; {help}", path = path.display())]
     NotOurs {

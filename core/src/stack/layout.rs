@@ -129,11 +129,6 @@ impl Layout {
         )
     }
 
-    /// Returns the file that marks the data as made with a role of the URL that is not a superuser.
-    pub fn postgres_roles(&self) -> PathBuf {
-        self.home("postgres").join("roles")
-    }
-
     /// Returns the URL of the private Redis.
     pub fn redis_url(&self) -> String {
         format!("redis+unix://{}", self.redis_socket().display())

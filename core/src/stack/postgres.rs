@@ -11,7 +11,7 @@ use sqlx::{ConnectOptions, Connection};
 use super::Error;
 use super::find::{self, OLDEST_POSTGRES, SearchDir};
 use super::launch::{Step, Technology, run_to_end};
-use super::layout::{DATABASE_USER, Layout, SUPERUSER, as_superuser, postgres_settings};
+use super::layout::{Layout, SUPERUSER, as_superuser, postgres_settings};
 use super::unix::{User, pid_was_reused, shm_is_tiny, stop_orphan};
 
 const DATABASE: &str = "flyball";
@@ -73,16 +73,8 @@ impl PostgresServer {
     /// Creates the data directory, under another name until it is complete.
     async fn init(&self) -> Result<(), Error> {
         let data = self.layout.postgres_data();
-        let roles = self.layout.postgres_roles();
         if data.join("PG_VERSION").exists() {
-            return if roles.exists() {
-                Ok(())
-            } else {
-                Err(Error::SuperuserClients {
-                    data,
-                    role: DATABASE_USER,
-                })
-            };
+            return Ok(());
         }
         let new = data.with_extension("new");
         let _ = fs::remove_dir_all(&new);
@@ -100,8 +92,6 @@ impl PostgresServer {
             initdb.arg("--no-sync");
         }
         run_to_end(initdb, "initdb", &self.layout, &self.user).await?;
-        fs::write(&roles, format!("{SUPERUSER} {DATABASE_USER}\n"))
-            .map_err(Error::io("writing", &roles))?;
         fs::rename(&new, &data).map_err(Error::io("renaming to", &data))
     }
 
