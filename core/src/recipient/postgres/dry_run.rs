@@ -143,7 +143,7 @@ pub struct LogParser {
     profiles: HashMap<Arc<str>, HashMap<String, Arc<Profile>>>,
     kept: usize,
     tenants: HashSet<Arc<str>>,
-    /// Messages whose arguments or profile cannot be read, as of older versions.
+    /// Messages whose arguments or profile cannot be read.
     pub unreadable: u64,
 }
 
