@@ -119,21 +119,6 @@ begin
     cross join lateral (select h.tenant from flyball.job h where h.id = g.job_id limit 1) j;
 end $$;
 
--- As flyball.deliver_inboxes, but an inbox that another transaction has locked is waited for.
-create function flyball.deliver_inbox(jobs bigint[], recipients text[], subjects text[], bodies text[])
-returns table (job_id bigint, kept boolean)
-language plpgsql volatile set enable_seqscan = off set search_path = pg_catalog, pg_temp set jit = off as $$
-#variable_conflict use_column
-begin
-    insert into flyball.inbox_count as c (tenant, recipient)
-    select distinct j.tenant, g.recipient
-    from unnest(jobs, recipients) as g(job_id, recipient)
-    cross join lateral (select h.tenant from flyball.job h where h.id = g.job_id limit 1) j
-    order by 1, 2
-    on conflict on constraint inbox_count_pkey do update set unseen = c.unseen where false;
-    return query select f.job_id, f.kept from flyball.deliver_inboxes(jobs, recipients, subjects, bodies, true) f;
-end $$;
-
 -- === Marking =====================================================================================
 
 -- Marks messages of an inbox, at most `most`, and tells its devices; `more` if others are left.
@@ -146,14 +131,14 @@ end $$;
 -- messages are marked, one publication of the inbox waits. An inbox that another transaction has
 -- locked is waited for three seconds. With null every mark is told by itself and waits as long as
 -- it takes: the caller's transaction may last, and a collector would wait for what it replaces.
-create function flyball.mark_inbox_within(tenant text, recipient text, mark text, ids bigint[], up_to bigint, up_to_time timestamptz, most int, told_max bigint,
+create function flyball.mark_inbox_messages(tenant text, recipient text, mark text, ids bigint[], up_to bigint, up_to_time timestamptz, most int, told_max bigint,
     out changed bigint, out more boolean, out unseen bigint, out unread bigint)
 language plpgsql volatile set enable_seqscan = off set search_path = pg_catalog, pg_temp set jit = off as $$
 #variable_conflict use_column
 declare
     last_id     constant bigint := coalesce(up_to, 9223372036854775807);
     last_time   constant timestamptz := coalesce(up_to_time, 'infinity');
-    own_channel constant text := '$inbox/' || mark_inbox_within.recipient;
+    own_channel constant text := '$inbox/' || mark_inbox_messages.recipient;
     told_mark   text := mark;
     told_ids    jsonb := (select jsonb_agg(i.id::text order by i.n) from unnest(ids) with ordinality as i(id, n));
     told_all    text := coalesce(up_to::text, flyball.time_text(up_to_time));
@@ -166,7 +151,7 @@ begin
         perform set_config('lock_timeout', '3s', true);
     end if;
     select c.unseen, c.unread into unseen, unread from flyball.inbox_count c
-    where c.tenant = mark_inbox_within.tenant and c.recipient = mark_inbox_within.recipient for update;
+    where c.tenant = mark_inbox_messages.tenant and c.recipient = mark_inbox_messages.recipient for update;
     if not found then
         unseen := 0;
         unread := 0;
@@ -175,28 +160,28 @@ begin
     -- A branch for each mark, because each has an index of its own.
     with target as materialized (
         (select m.id, m.seen_at, m.read_at, m.archived_at from flyball.inbox_message m
-         where ids is not null and m.id = any (ids) and m.tenant = mark_inbox_within.tenant and m.recipient = mark_inbox_within.recipient
+         where ids is not null and m.id = any (ids) and m.tenant = mark_inbox_messages.tenant and m.recipient = mark_inbox_messages.recipient
              and case mark when 'seen' then m.seen_at is null when 'read' then m.read_at is null when 'unread' then m.read_at is not null
                  when 'archived' then m.archived_at is null else m.archived_at is not null end)
         union all
         (select m.id, m.seen_at, m.read_at, m.archived_at from flyball.inbox_message m
-         where ids is null and mark = 'seen' and m.tenant = mark_inbox_within.tenant and m.recipient = mark_inbox_within.recipient
+         where ids is null and mark = 'seen' and m.tenant = mark_inbox_messages.tenant and m.recipient = mark_inbox_messages.recipient
              and m.seen_at is null and m.archived_at is null and m.id <= last_id and m.created_at <= last_time
          order by m.id limit most)
         union all
         (select m.id, m.seen_at, m.read_at, m.archived_at from flyball.inbox_message m
-         where ids is null and mark = 'read' and m.tenant = mark_inbox_within.tenant and m.recipient = mark_inbox_within.recipient
+         where ids is null and mark = 'read' and m.tenant = mark_inbox_messages.tenant and m.recipient = mark_inbox_messages.recipient
              and m.read_at is null and m.archived_at is null and m.id <= last_id and m.created_at <= last_time
          order by m.id limit most)
         union all
         (select m.id, m.seen_at, m.read_at, m.archived_at from flyball.inbox_message m
-         where ids is null and mark in ('unread', 'archived') and m.tenant = mark_inbox_within.tenant
-             and m.recipient = mark_inbox_within.recipient and m.archived_at is null and (mark = 'archived' or m.read_at is not null)
+         where ids is null and mark in ('unread', 'archived') and m.tenant = mark_inbox_messages.tenant
+             and m.recipient = mark_inbox_messages.recipient and m.archived_at is null and (mark = 'archived' or m.read_at is not null)
              and m.id <= last_id and m.created_at <= last_time
          order by m.id limit most)
         union all
         (select m.id, m.seen_at, m.read_at, m.archived_at from flyball.inbox_message m
-         where ids is null and mark = 'unarchived' and m.tenant = mark_inbox_within.tenant and m.recipient = mark_inbox_within.recipient
+         where ids is null and mark = 'unarchived' and m.tenant = mark_inbox_messages.tenant and m.recipient = mark_inbox_messages.recipient
              and m.archived_at is not null and m.id <= last_id and m.created_at <= last_time
          order by m.id limit most)
     ),
@@ -206,23 +191,23 @@ begin
             read_at = case mark when 'read' then coalesce(m.read_at, clock_timestamp()) when 'unread' then null else m.read_at end,
             archived_at = case mark when 'archived' then coalesce(m.archived_at, clock_timestamp()) when 'unarchived' then null else m.archived_at end
         from target t
-        where m.tenant = mark_inbox_within.tenant and m.recipient = mark_inbox_within.recipient and m.id = t.id
+        where m.tenant = mark_inbox_messages.tenant and m.recipient = mark_inbox_messages.recipient and m.id = t.id
         returning (m.seen_at is null and m.archived_at is null)::int - (t.seen_at is null and t.archived_at is null)::int as unseen,
             (m.read_at is null and m.archived_at is null)::int - (t.read_at is null and t.archived_at is null)::int as unread
     )
-    select count(*), mark_inbox_within.unseen + coalesce(sum(k.unseen), 0), mark_inbox_within.unread + coalesce(sum(k.unread), 0)
+    select count(*), mark_inbox_messages.unseen + coalesce(sum(k.unseen), 0), mark_inbox_messages.unread + coalesce(sum(k.unread), 0)
     into changed, unseen, unread
     from marked k;
     if changed = 0 then
         return;
     end if;
     more := ids is null and changed >= most;
-    update flyball.inbox_count c set unseen = mark_inbox_within.unseen, unread = mark_inbox_within.unread
-    where c.tenant = mark_inbox_within.tenant and c.recipient = mark_inbox_within.recipient;
+    update flyball.inbox_count c set unseen = mark_inbox_messages.unseen, unread = mark_inbox_messages.unread
+    where c.tenant = mark_inbox_messages.tenant and c.recipient = mark_inbox_messages.recipient;
     -- The inbox is right without the news; a device that lists it again sees that, and the next mark that
     -- is told has the counts.
-    if flyball.is_publication_full(mark_inbox_within.tenant) or told_max is not null and exists (
-        select from flyball.publication p where p.tenant = mark_inbox_within.tenant offset greatest(told_max, 1) - 1 limit 1
+    if flyball.is_publication_full(mark_inbox_messages.tenant) or told_max is not null and exists (
+        select from flyball.publication p where p.tenant = mark_inbox_messages.tenant offset greatest(told_max, 1) - 1 limit 1
     ) then
         return;
     end if;
@@ -231,7 +216,7 @@ begin
         -- waited for.
         with newest as materialized (
             select p.ctid as tid, p.channel from flyball.publication p
-            where p.tenant = mark_inbox_within.tenant order by p.tenant desc, p.id desc limit 200
+            where p.tenant = mark_inbox_messages.tenant order by p.tenant desc, p.id desc limit 200
         ),
         waiting as materialized (
             select p.ctid as tid, p.id, p.data from flyball.publication p
@@ -261,17 +246,10 @@ begin
         end if;
     end if;
     insert into flyball.publication (tenant, channel, data)
-    values (mark_inbox_within.tenant, own_channel,
+    values (mark_inbox_messages.tenant, own_channel,
         jsonb_build_object('type', 'counts', 'unseen', unseen, 'unread', unread, 'as', told_mark, 'ids', told_ids, 'all_up_to', told_all));
     perform pg_notify('flyball_publish', '');
 end $$;
-
--- As flyball.mark_inbox_within without a bound of the publications that wait.
-create function flyball.mark_inbox_messages(tenant text, recipient text, mark text, ids bigint[], up_to bigint, up_to_time timestamptz, most int,
-    out changed bigint, out more boolean, out unseen bigint, out unread bigint)
-language sql volatile as $$
-    select w.changed, w.more, w.unseen, w.unread from flyball.mark_inbox_within(tenant, recipient, mark, ids, up_to, up_to_time, most, null) w
-$$;
 
 -- === Entry points ================================================================================
 
@@ -372,7 +350,7 @@ begin
     end if;
     changed := 0;
     loop
-        select * into step from flyball.mark_inbox_messages(own_tenant, mark_inbox.recipient, mark, ids, up_to, up_to_time, 10000);
+        select * into step from flyball.mark_inbox_messages(own_tenant, mark_inbox.recipient, mark, ids, up_to, up_to_time, 10000, null);
         changed := changed + step.changed;
         exit when not step.more;
     end loop;
@@ -464,7 +442,7 @@ end $$;
 
 -- === Permissions =================================================================================
 
-revoke execute on function flyball.inbox_entry, flyball.deliver_inboxes, flyball.deliver_inbox, flyball.mark_inbox_within,
-    flyball.mark_inbox_messages, flyball.inbox_page, flyball.inbox, flyball.inbox_counts, flyball.mark_inbox, flyball.prune_inbox,
+revoke execute on function flyball.inbox_entry, flyball.deliver_inboxes, flyball.mark_inbox_messages,
+    flyball.inbox_page, flyball.inbox, flyball.inbox_counts, flyball.mark_inbox, flyball.prune_inbox,
     flyball.erase_inbox
 from public;

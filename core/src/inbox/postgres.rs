@@ -24,7 +24,7 @@ const COUNTS: &str =
     "select c.unseen, c.unread from flyball.inbox_count c where c.tenant = $1 and c.recipient = $2";
 
 const MARK: &str = "
-select m.changed, m.more, m.unseen, m.unread from flyball.mark_inbox_within($1, $2, $3, $4, $5, $6, $7, $8) m";
+select m.changed, m.more, m.unseen, m.unread from flyball.mark_inbox_messages($1, $2, $3, $4, $5, $6, $7, $8) m";
 
 const PRUNE: &str = "select flyball.prune_inbox($1, $2)";
 

@@ -62,8 +62,8 @@ pub const CATEGORY_BYTES: usize = 64;
 /// Longest `valid_for_s`, in seconds: 30 days.
 pub const VALID_FOR_MAX_S: f64 = 30.0 * 86_400.0;
 
-/// The most data beside literal texts that the inbox keeps, in bytes. `flyball.deliver_inbox` leaves
-/// out the data of a template beyond 32,768 bytes.
+/// The most data beside literal texts that the inbox keeps, in bytes. `flyball.deliver_inboxes`
+/// leaves out the data of a template beyond 32,768 bytes.
 pub const KEPT_DATA_BYTES: usize = 16_384;
 
 /// Most fields of `extra`.

@@ -192,8 +192,8 @@ async fn a_page_is_short_before_it_is_too_large_for_a_frame() {
 async fn messages_whose_time_is_over_go_and_no_longer_count() {
     let database = fill(100).await;
     let old = "update flyball.inbox_message set created_at = now() - interval '91 days' where id <= 40 and recipient = 'ada';
-        select * from flyball.mark_inbox_messages('acme', 'ada', 'seen', '{1,2,3}', null, null, 100);
-        select * from flyball.mark_inbox_messages('acme', 'ada', 'archived', '{4}', null, null, 100)";
+        select * from flyball.mark_inbox_messages('acme', 'ada', 'seen', '{1,2,3}', null, null, 100, null);
+        select * from flyball.mark_inbox_messages('acme', 'ada', 'archived', '{4}', null, null, 100, null)";
     database.pool().execute(old).await.unwrap();
     let inbox = Inbox::new(database.pool());
     assert_eq!(inbox.prune(90).await.unwrap(), 40);

@@ -167,7 +167,7 @@ async fn a_tenant_whose_publications_wait_keeps_its_messages_in_the_queue() {
     .await
     .unwrap();
     let kept: bool = sqlx::query_scalar(
-        "select d.kept from flyball.deliver_inbox(array[$1], array['ada'], array[null]::text[], array['x']) d",
+        "select d.kept from flyball.deliver_inboxes(array[$1], array['ada'], array[null]::text[], array['x'], true) d",
     )
     .bind(id)
     .fetch_one(&mut *transaction)
