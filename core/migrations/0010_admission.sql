@@ -966,7 +966,7 @@ begin
     into jobs
     from jsonb_array_elements(messages) with ordinality as m(message, n);
     select array_agg(e.job_id order by e.n), array_agg(e.duplicate order by e.n) into ids, duplicates
-    from flyball.enqueue_many(jobs) with ordinality as e(job_id, duplicate, n);
+    from flyball.enqueue_many(jobs) with ordinality as e(job_id, duplicate, replaced, backlog, n);
     -- A statement of its own, so it sees the jobs that the first one enqueued. Those that were there
     -- before stand apart from the others.
     return query

@@ -357,6 +357,29 @@ async fn messages_of_a_transaction_that_is_rolled_back_were_never_sent() {
 }
 
 #[tokio::test]
+async fn messages_are_told_in_their_order_also_if_one_takes_the_place_of_a_waiting_one() {
+    let fixture = RolesFixture::new().await;
+    fixture
+        .owner(
+            r#"insert into flyball.knobs (throttle, fields) values ('mail', '{"over_limit": "merge"}')
+            on conflict (throttle) do update set fields = excluded.fields"#,
+        )
+        .await;
+    let both = r#"select id, status from flyball.notify_many('[
+        {"pool": "mail", "channel": "email", "to": "a@b.c", "body": "x", "unique_key": "k"},
+        {"pool": "mail", "channel": "email", "to": "d@e.f", "body": "y"}]')"#;
+    let mut told: Vec<Vec<(i64, String)>> = Vec::new();
+    for _ in 0..2 {
+        let rows = sqlx::query_as(both).fetch_all(fixture.pool()).await;
+        told.push(rows.unwrap());
+    }
+    let statuses = |n: usize| [&*told[n][0].1, &*told[n][1].1];
+    assert_eq!(statuses(0), ["queued", "queued"]);
+    assert_eq!(statuses(1), ["duplicate", "queued"]);
+    assert_eq!(told[1][0].0, told[0][0].0, "the one that waited");
+}
+
+#[tokio::test]
 async fn the_time_of_a_held_message_knows_both_levels() {
     let fixture = RolesFixture::new().await;
     fixture
