@@ -629,10 +629,12 @@ end $$;
 
 -- === One job, all rules ==========================================================================
 
--- Enqueues one job with validated arguments, by all rules except those of its throttle's knobs and
--- for the places in the queue of its tenant: those of many messages are taken together, behind all
--- their unique keys.
-create function flyball.admit_unchecked(
+-- Enqueues one job with validated arguments by all rules; the entry points call it for anything
+-- beyond a plain insert. Only the places of many messages in the queue of their tenant are taken
+-- together, behind all their unique keys. If the throttle's knob `over_limit` is merge, a job with a
+-- unique key replaces the waiting one, as with `replace`, and the history of that one records it. The
+-- recorded knobs are at most a second or so old; an unreadable knob counts as wait.
+create function flyball.admit(
     entry_point text,
     kind text, args jsonb, throttle text, key text, priority int, run_at timestamptz, max_attempts int,
     unique_key text, unique_for interval, cost float8, traceparent text, timeout interval,
@@ -657,7 +659,12 @@ declare
     digest       bytea;
     until        timestamptz := now() + unique_for;
     burst_start  timestamptz := case when debounce is not null then now() end;
-    replaces     constant boolean := replace or debounce is not null;
+    -- A member does not take the place of a job that its group does not count, and one that waits for
+    -- others or has webhooks not that of a job without.
+    merges       constant boolean := unique_key is not null and unique_for is null and debounce is null and not replace and group_id is null
+        and not coalesce(options ?| array['on_complete', 'on_dead'] or options -> 'after' <> '[]', false)
+        and exists (select from flyball.knobs b where b.throttle = throttle and b.fields ->> 'over_limit' = 'merge');
+    replaces     constant boolean := replace or merges or debounce is not null;
     awaited      constant bigint[] := case when options ? 'after' then flyball.awaited(options) end;
 begin
     key := lane_key;
@@ -759,6 +766,9 @@ begin
         perform flyball.rewrite_job(job, true);
         -- A request to cancel was for the job that is gone.
         delete from flyball.cancel c where c.job_id = job_id;
+        if merges then
+            insert into flyball.attempt (job_id, attempt, outcome) values (job_id, 0, 'merged');
+        end if;
     else
         if to_regclass('flyball.job_' || (job_id >> 38)) is null then
             perform flyball.ensure_day(job_id >> 38);
@@ -811,34 +821,6 @@ begin
     else
         insert into flyball.scheduled (job_id, run_at, lane_id, priority, cost, retry, holds_unique)
         values (job_id, due_at, target_lane, priority, cost, false, unique_key is not null and unique_for is null);
-    end if;
-end $$;
-
--- Enqueues one job with validated arguments by all rules; the entry points call it for anything
--- beyond a plain insert. If the throttle's knob `over_limit` is merge, a job with a unique key
--- replaces the waiting one, as with `replace`, and the history of that one records it. The recorded
--- knobs are at most a second or so old; an unreadable knob counts as wait.
-create function flyball.admit(
-    entry_point text,
-    kind text, args jsonb, throttle text, key text, priority int, run_at timestamptz, max_attempts int,
-    unique_key text, unique_for interval, cost float8, traceparent text, timeout interval,
-    debounce interval, debounce_max interval, replace boolean, owner text, module text default '', admitted boolean default false,
-    group_id bigint default null, options jsonb default null,
-    out job_id bigint, out duplicate boolean, out replaced boolean, out backlog jsonb)
-language plpgsql volatile as $$
-#variable_conflict use_variable
-declare
-    -- A member does not take the place of a job that its group does not count, and one that waits for
-    -- others or has webhooks not that of a job without.
-    merges constant boolean := unique_key is not null and unique_for is null and debounce is null and not replace and group_id is null
-        and not coalesce(options ?| array['on_complete', 'on_dead'] or options -> 'after' <> '[]', false)
-        and exists (select from flyball.knobs b where b.throttle = throttle and b.fields ->> 'over_limit' = 'merge');
-begin
-    select a.job_id, a.duplicate, a.replaced, a.backlog into job_id, duplicate, replaced, backlog
-    from flyball.admit_unchecked(entry_point, kind, args, throttle, key, priority, run_at, max_attempts, unique_key, unique_for, cost,
-        traceparent, timeout, debounce, debounce_max, replace or merges, owner, module, admitted, group_id, options) a;
-    if merges and replaced then
-        insert into flyball.attempt (job_id, attempt, outcome) values (job_id, 0, 'merged');
     end if;
 end $$;
 
@@ -1614,8 +1596,8 @@ begin
 end $$;
 comment on function flyball.enqueue_many is 'Enqueues up to 10,000 jobs, all or none; elements have the same field names as flyball.enqueue.';
 
--- As flyball.enqueue_json_as, and says which jobs took the place of a waiting one.
-create function flyball.enqueue_json_rows(owner text, module text, jobs jsonb, group_id bigint default null)
+-- Enqueues jobs of a JSON array whose fields have been checked, for an owner of unique keys.
+create function flyball.enqueue_json_as(owner text, module text, jobs jsonb, group_id bigint default null)
 returns table (job_id bigint, duplicate boolean, replaced boolean)
 language sql volatile as $$
     select e.job_id, e.duplicate, e.replaced
@@ -1628,29 +1610,20 @@ language sql volatile as $$
             array_agg(f.traceparent order by a.n) as traceparents, array_agg(flyball.seconds_of(f.timeout) order by a.n) as timeouts,
             array_agg(flyball.seconds_of(f.debounce) order by a.n) as debounces,
             array_agg(flyball.seconds_of(f.debounce_max) order by a.n) as debounce_maxes,
-            array_agg(coalesce(f.replace, false) order by a.n) as replaces, array_agg(enqueue_json_rows.group_id) as groups,
+            array_agg(coalesce(f.replace, false) order by a.n) as replaces, array_agg(enqueue_json_as.group_id) as groups,
             array_agg(flyball.options_of(a.j) order by a.n) as options
-        from jsonb_array_elements(enqueue_json_rows.jobs) with ordinality as a(j, n)
+        from jsonb_array_elements(enqueue_json_as.jobs) with ordinality as a(j, n)
         cross join lateral jsonb_to_record(a.j) as f(kind text, throttle text, key text, priority int,
             run_at timestamptz, max_attempts int, unique_key text, unique_for jsonb, cost float8, traceparent text,
             timeout jsonb, debounce jsonb, debounce_max jsonb, replace boolean)
         having count(*) > 0
     ) c
-    cross join lateral flyball.enqueue_rows_as(enqueue_json_rows.owner, true, c.kinds, c.args, c.throttles, c.keys, c.priorities, c.run_ats,
+    cross join lateral flyball.enqueue_rows_as(enqueue_json_as.owner, true, c.kinds, c.args, c.throttles, c.keys, c.priorities, c.run_ats,
         c.max_attempts, c.unique_keys, c.unique_fors, c.costs, c.traceparents, c.timeouts, c.debounces, c.debounce_maxes, c.replaces,
-        enqueue_json_rows.module, false, c.groups, c.options) e
-$$;
-
--- Enqueues jobs of a JSON array whose fields have been checked, for an owner of unique keys.
-create function flyball.enqueue_json_as(owner text, module text, jobs jsonb, group_id bigint default null)
-returns table (job_id bigint, duplicate boolean)
-language sql volatile as $$
-    select e.job_id, e.duplicate
-    from flyball.enqueue_json_rows(enqueue_json_as.owner, enqueue_json_as.module, enqueue_json_as.jobs, enqueue_json_as.group_id) e
+        enqueue_json_as.module, false, c.groups, c.options) e
 $$;
 
 -- === Permissions =================================================================================
 
-revoke execute on function flyball.message_key, flyball.check_webhooks, flyball.is_local_time, flyball.enqueue_json_rows,
-    flyball.enqueue_json_as
+revoke execute on function flyball.message_key, flyball.check_webhooks, flyball.is_local_time, flyball.enqueue_json_as
 from public;

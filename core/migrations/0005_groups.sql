@@ -116,7 +116,7 @@ begin
         if g.callback is not null then
             perform set_config('lock_timeout', '100ms', true);
             select e.job_id, e.duplicate and not e.replaced as is_taken into enqueued
-            from flyball.enqueue_json_rows(g.owner, g.module,
+            from flyball.enqueue_json_as(g.owner, g.module,
                 jsonb_build_array(flyball.callback_with(g.callback, flyball.group_counts(g)))) e;
             if enqueued.is_taken then
                 raise exception using errcode = '23505',
@@ -263,7 +263,7 @@ begin
     returning id into group_id;
     if jobs is not null then
         select array_agg(e.job_id order by e.n), array_agg(e.duplicate order by e.n) into job_ids, duplicates
-        from flyball.enqueue_json_as(owner, module, jobs, group_id) with ordinality as e(job_id, duplicate, n);
+        from flyball.enqueue_json_as(owner, module, jobs, group_id) with ordinality as e(job_id, duplicate, replaced, n);
         perform flyball.seal_group_of(group_id, null);
     end if;
 end $$;

@@ -507,7 +507,6 @@ language plpgsql volatile set enable_seqscan = off set search_path = pg_catalog,
 #variable_conflict use_variable
 declare
     batch flyball.batch;
-    job   bigint;
     fate  text;
     why   text;
 begin
@@ -520,11 +519,9 @@ begin
         limit most
         for update skip locked
     loop
-        job := coalesce(batch.expansion_job_id,
-            (select u.job_id from flyball.unique_holder u where u.digest = flyball.unique_digest('', 'batch', 'batch:' || batch.id)));
-        fate := coalesce(flyball.job_state(job), 'deleted');
+        fate := coalesce(flyball.job_state(batch.expansion_job_id), 'deleted');
         if fate in ('dead', 'cancelled') then
-            why := format('its messages could not be enqueued: job %s of the kind batch %s', job,
+            why := format('its messages could not be enqueued: job %s of the kind batch %s', batch.expansion_job_id,
                 case fate when 'dead' then 'is a dead letter' else 'was cancelled' end);
             perform flyball.free_places(batch);
             update flyball.batch b

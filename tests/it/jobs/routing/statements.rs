@@ -11,11 +11,10 @@ use crate::docs::{code, read, rows, section};
 use crate::support::{Database, database};
 
 /// The functions that write a job, each of which any enqueue may run.
-const FUNCTIONS: [&str; 6] = [
+const FUNCTIONS: [&str; 5] = [
     "enqueue",
     "enqueue_rows_as",
     "admit",
-    "admit_unchecked",
     "check_backlog",
     "take_turn",
 ];
