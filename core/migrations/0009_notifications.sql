@@ -116,48 +116,52 @@ begin
     return null;
 end $$;
 
--- Makes messages dead that were taken out of their queue, because no account was available.
-create function flyball.dead_letter_unsent(pool text, ids bigint[], lanes bigint[], priorities smallint[], attempts smallint[], costs float8[], holders bigint[])
+-- Makes messages dead that were taken out of their queue because their deadline had passed. `errors`
+-- are the reasons and `outcome` that of the attempt in the record; `holders` are those that hold their
+-- unique keys. `unsent` says that no account was available: such messages are requeued when one is.
+create function flyball.dead_letter_messages(
+    ids bigint[], attempts smallint[], errors text[], holders bigint[], outcome text, unsent boolean)
 returns void
 language plpgsql volatile set enable_seqscan = off set search_path = pg_catalog, pg_temp set jit = off as $$
 #variable_conflict use_column
-declare
-    error_text constant text := format('no account of pool %s was available until its deadline', dead_letter_unsent.pool);
 begin
-    with expired as (
-        select * from unnest(ids, lanes, priorities, attempts, costs) as g(job_id, lane_id, priority, attempt, cost)
+    with expired as materialized (
+        select g.job_id, g.attempt, g.error, j.lane_id, j.priority, j.cost, j.args, j.tenant, j.throttle
+        from unnest(ids, dead_letter_messages.attempts, errors) as g(job_id, attempt, error)
+        cross join lateral (select * from flyball.job where job.id = g.job_id limit 1) j
     ),
     dead_rows as (
         insert into flyball.dead (job_id, lane_id, priority, attempt, cost, error)
-        select g.job_id, g.lane_id, g.priority, g.attempt, g.cost, error_text from expired g order by g.job_id
+        select e.job_id, e.lane_id, e.priority, e.attempt, e.cost, e.error from expired e order by e.job_id
         on conflict do nothing
     ),
     history as (
-        insert into flyball.attempt (job_id, attempt, outcome, error)
-        select g.job_id, g.attempt, 'dead', error_text from expired g
+        insert into flyball.attempt (job_id, attempt, outcome, error) select e.job_id, e.attempt, 'dead', e.error from expired e
     ),
     failures as (
-        insert into flyball.failure (job_id, attempt, outcome, error)
-        select g.job_id, g.attempt, 'dead', error_text from expired g
+        insert into flyball.failure (job_id, attempt, outcome, error) select e.job_id, e.attempt, 'dead', e.error from expired e
+    ),
+    released_keys as (
+        delete from flyball.unique_holder
+        where digest = any(array(
+            select u.digest from flyball.unique_holder u where u.expires_at is null and u.job_id = any(holders) for update skip locked
+        ))
     )
-    delete from flyball.unique_holder
-    where digest = any(array(
-        select u.digest from flyball.unique_holder u where u.expires_at is null and u.job_id = any(holders) for update skip locked
-    ));
     insert into flyball.delivery as d
         (job_id, channel, pool, tenant, state, recipient_digest, recipient, category, attempts, attempt_count, last_outcome, reason, unsent)
-    select j.id, coalesce(j.args ->> 'channel', ''), dead_letter_unsent.pool, j.tenant, 'failed',
-        flyball.recipient_digest(j.args ->> 'channel', j.args ->> 'to'),
-        coalesce(flyball.mask_recipient(j.args ->> 'channel', j.args ->> 'to'), ''), coalesce(j.args ->> 'category', ''),
+    select e.job_id, coalesce(e.args ->> 'channel', ''), e.throttle, e.tenant, 'failed',
+        flyball.recipient_digest(e.args ->> 'channel', e.args ->> 'to'),
+        coalesce(flyball.mask_recipient(e.args ->> 'channel', e.args ->> 'to'), ''), coalesce(e.args ->> 'category', ''),
         jsonb_build_array(jsonb_build_object('at', to_char(now() at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'), 'account', null,
-            'outcome', 'no_account', 'status', '', 'reason', error_text, 'ms', 0)),
-        1, 'no_account', error_text, true
-    from (select unnest(ids) as job_id order by 1) g
-    cross join lateral (select * from flyball.job where job.id = g.job_id limit 1) j
+            'outcome', dead_letter_messages.outcome, 'status', '', 'reason', e.error, 'ms', 0)),
+        1, dead_letter_messages.outcome, e.error, dead_letter_messages.unsent
+    from expired e
+    order by e.job_id
     on conflict on constraint delivery_pkey do update
     set state = case when flyball.delivery_rank(d.state) < 2 then 'failed' else d.state end,
-        attempts = flyball.append_attempts(d.attempts, excluded.attempts), attempt_count = d.attempt_count + 1, last_outcome = excluded.last_outcome,
-        reason = excluded.reason, unsent = flyball.delivery_rank(d.state) <= 2, updated_at = clock_timestamp();
+        attempts = flyball.append_attempts(d.attempts, excluded.attempts), attempt_count = d.attempt_count + 1,
+        last_outcome = excluded.last_outcome, reason = excluded.reason,
+        unsent = excluded.unsent and flyball.delivery_rank(d.state) <= 2, updated_at = clock_timestamp();
 end $$;
 
 -- Makes waiting messages of a throttle dead if their deadline has passed, at most max_jobs, walking
@@ -171,6 +175,7 @@ declare
     -- Rows and lanes read per call, so that a call ends within a fraction of a second.
     walk_rows   constant int := 5000;
     walk_lanes  constant int := 200;
+    error_text  constant text := format('no account of pool %s was available until its deadline', expire_notifications.throttle);
     rows_left   int := walk_rows;
     jobs_left   int := max_jobs;
     is_first    boolean := true;
@@ -235,8 +240,7 @@ begin
                 returning *
             ),
             collected as (
-                select array_agg(t.job_id) as ids, array_agg(t.lane_id) as lanes, array_agg(t.priority) as priorities,
-                    array_agg(t.attempt) as attempts, array_agg(t.cost) as costs,
+                select array_agg(t.job_id) as ids, array_agg(t.attempt) as attempts,
                     array_agg(t.job_id) filter (where t.holds_unique) as holders
                 from removed t
             )
@@ -251,7 +255,8 @@ begin
                 order by p.priority desc, p.job_id desc limit 1
             ) w on true;
             if result.ids is not null then
-                perform flyball.dead_letter_unsent(expire_notifications.throttle, result.ids, result.lanes, result.priorities, result.attempts, result.costs, result.holders);
+                perform flyball.dead_letter_messages(result.ids, result.attempts, array_fill(error_text, array[cardinality(result.ids)]),
+                    result.holders, 'no_account', true);
                 jobs := jobs + cardinality(result.ids);
             end if;
             if result.walked >= rows_left or result.overdue >= jobs_left then
@@ -284,8 +289,7 @@ begin
             returning *
         ),
         collected as (
-            select array_agg(t.job_id) as ids, array_agg(t.lane_id) as lanes, array_agg(t.priority) as priorities,
-                array_agg(t.attempt) as attempts, array_agg(t.cost) as costs,
+            select array_agg(t.job_id) as ids, array_agg(t.attempt) as attempts,
                 array_agg(t.job_id) filter (where t.holds_unique) as holders
             from removed t
         )
@@ -294,7 +298,8 @@ begin
         into result
         from collected n;
         if result.ids is not null then
-            perform flyball.dead_letter_unsent(expire_notifications.throttle, result.ids, result.lanes, result.priorities, result.attempts, result.costs, result.holders);
+            perform flyball.dead_letter_messages(result.ids, result.attempts, array_fill(error_text, array[cardinality(result.ids)]),
+                result.holders, 'no_account', true);
             jobs := jobs + cardinality(result.ids);
         end if;
         if result.walked >= rows_left or result.overdue >= jobs_left then
@@ -506,5 +511,5 @@ comment on view flyball.delivery_attempt is 'Every attempt at a message that is 
 -- === Permissions =================================================================================
 
 revoke execute on function flyball.suppress_known, flyball.unsuppress_known, flyball.suppress, flyball.unsuppress, flyball.is_suppressed,
-    flyball.dead_letter_unsent, flyball.expire_notifications, flyball.requeue_unsent, flyball.record_requeued
+    flyball.dead_letter_messages, flyball.expire_notifications, flyball.requeue_unsent, flyball.record_requeued
 from public;

@@ -680,50 +680,6 @@ end $$;
 
 -- === Deadlines of messages that wait =============================================================
 
--- Makes messages dead that were taken out of their queue, because their deadline passed before they were
--- sent.
-create function flyball.dead_letter_expired(ids bigint[], attempts smallint[], spans interval[], holders bigint[]) returns void
-language plpgsql volatile set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off as $$
-begin
-    with expired as materialized (
-        select g.job_id, g.attempt, j.lane_id, j.priority, j.cost, j.args, j.tenant, j.throttle,
-            format('its deadline passed %s s after it was queued, before it was sent', floor(extract(epoch from g.span))::bigint) as error
-        from unnest(ids, dead_letter_expired.attempts, spans) as g(job_id, attempt, span)
-        cross join lateral (select * from flyball.job where job.id = g.job_id limit 1) j
-    ),
-    dead_rows as (
-        insert into flyball.dead (job_id, lane_id, priority, attempt, cost, error)
-        select e.job_id, e.lane_id, e.priority, e.attempt, e.cost, e.error from expired e order by e.job_id
-        on conflict do nothing
-    ),
-    history as (
-        insert into flyball.attempt (job_id, attempt, outcome, error) select e.job_id, e.attempt, 'dead', e.error from expired e
-    ),
-    failures as (
-        insert into flyball.failure (job_id, attempt, outcome, error) select e.job_id, e.attempt, 'dead', e.error from expired e
-    ),
-    released_keys as (
-        delete from flyball.unique_holder
-        where digest = any(array(
-            select u.digest from flyball.unique_holder u where u.expires_at is null and u.job_id = any(holders) for update skip locked
-        ))
-    )
-    insert into flyball.delivery as d
-        (job_id, channel, pool, tenant, state, recipient_digest, recipient, category, attempts, attempt_count, last_outcome, reason)
-    select e.job_id, coalesce(e.args ->> 'channel', ''), e.throttle, e.tenant, 'failed',
-        flyball.recipient_digest(e.args ->> 'channel', e.args ->> 'to'),
-        coalesce(flyball.mask_recipient(e.args ->> 'channel', e.args ->> 'to'), ''), coalesce(e.args ->> 'category', ''),
-        jsonb_build_array(jsonb_build_object('at', to_char(now() at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'), 'account', null,
-            'outcome', 'expired', 'status', '', 'reason', e.error, 'ms', 0)),
-        1, 'expired', e.error
-    from expired e
-    order by e.job_id
-    on conflict on constraint delivery_pkey do update
-    set state = case when flyball.delivery_rank(d.state) < 2 then 'failed' else d.state end,
-        attempts = flyball.append_attempts(d.attempts, excluded.attempts), attempt_count = d.attempt_count + 1, last_outcome = excluded.last_outcome,
-        reason = excluded.reason, unsent = false, updated_at = clock_timestamp();
-end $$;
-
 -- Makes messages of a pool dead that wait for the limits of their tenants and whose deadline has passed, at
 -- most about max_jobs. Looks at the first messages of a bounded number of lanes: those that are next. While
 -- `next` is not null there are more lanes: call again with `start` set to it.
@@ -803,13 +759,15 @@ begin
             select r.* from was_ready r union all select s.* from was_scheduled s
         )
         select (select count(*) from walk) as walked, array_agg(t.job_id order by t.job_id) as ids, array_agg(t.attempt order by t.job_id) as attempts,
-            array_agg(o.span order by t.job_id) as spans, array_agg(t.job_id) filter (where t.holds_unique) as holders
+            array_agg(format('its deadline passed %s s after it was queued, before it was sent', floor(extract(epoch from o.span))::bigint)
+                order by t.job_id) as errors,
+            array_agg(t.job_id) filter (where t.holds_unique) as holders
         into result
         from removed t
         join overdue o on o.job_id = t.job_id;
         rows_left := rows_left - result.walked;
         if result.ids is not null then
-            perform flyball.dead_letter_expired(result.ids, result.attempts, result.spans, result.holders);
+            perform flyball.dead_letter_messages(result.ids, result.attempts, result.errors, result.holders, 'expired', false);
             jobs := jobs + cardinality(result.ids);
         end if;
     end loop;
@@ -1018,5 +976,5 @@ revoke execute on function flyball.sweep_pending_behind, flyball.sweep_pending, 
     flyball.awaits_admission, flyball.is_just_sent, flyball.waiting_beside, flyball.request_lock, flyball.find_request,
     flyball.remember_request, flyball.remember_requests, flyball.enqueue_once, flyball.has_waiting, flyball.record_module,
     flyball.accept_message, flyball.admission_place, flyball.accept_excess, flyball.admission_places, flyball.places_behind,
-    flyball.await_admission, flyball.dead_letter_expired, flyball.expire_waiting, flyball.held_at
+    flyball.await_admission, flyball.expire_waiting, flyball.held_at
 from public;
