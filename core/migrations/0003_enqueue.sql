@@ -79,6 +79,23 @@ begin
             and exists (select from flyball.knobs b where b.throttle = left(is_of_pool.throttle, -9));
 end $$;
 
+-- Returns why a caller that is no operator may not enqueue jobs of a kind in a throttle, or null.
+create function flyball.throttle_problem(kind text, throttle text) returns text
+language sql stable
+return case
+    when throttle like 'limit:%'
+        then format('%s limits the requests of an API, and only operators may enqueue in it; name one of your own', to_json(throttle))
+    when throttle like 'api:%'
+        then format('%s is a throttle of the HTTP API itself, in which only operators may enqueue; name one of your own', to_json(throttle))
+    when flyball.throttle_tenant(throttle) <> flyball.caller_tenant()
+        then format('%s belongs to another tenant; name one of your own, or one that no tenant owns', to_json(throttle))
+    when throttle = 'flyball:alerts'
+        then format('%s sends the alerts of Flyball itself, and only operators may enqueue in it; name one of your own', to_json(throttle))
+    when (kind <> 'notification' or right(throttle, 9) = ':accounts') and flyball.is_of_pool(throttle)
+        then format('%s belongs to a pool, in which only operators may enqueue jobs other than its messages; name one of your own',
+            to_json(throttle))
+    end;
+
 -- The key of a job in its throttle: a message of a tenant that names none has that of its tenant, so that
 -- many messages of one tenant delay those of no other.
 create function flyball.message_key(kind text, key text, tenant text) returns text
@@ -160,27 +177,12 @@ begin
     elsif flyball.is_of_admission(throttle) then
         message := format('%s admits the messages of a tenant and takes no jobs; name the pool that sends the message', to_json(throttle));
         return;
-    elsif not trusted and throttle like 'limit:%' then
-        code := '42501';
-        message := format('%s limits the requests of an API, and only operators may enqueue in it; name one of your own', to_json(throttle));
-        return;
-    elsif not trusted and throttle like 'api:%' then
-        code := '42501';
-        message := format('%s is a throttle of the HTTP API itself, in which only operators may enqueue; name one of your own', to_json(throttle));
-        return;
-    elsif not trusted and flyball.throttle_tenant(throttle) <> flyball.caller_tenant() then
-        code := '42501';
-        message := format('%s belongs to another tenant; name one of your own, or one that no tenant owns', to_json(throttle));
-        return;
-    elsif not trusted and throttle = 'flyball:alerts' then
-        code := '42501';
-        message := format('%s sends the alerts of Flyball itself, and only operators may enqueue in it; name one of your own', to_json(throttle));
-        return;
-    elsif not trusted and (kind <> 'notification' or right(throttle, 9) = ':accounts') and flyball.is_of_pool(throttle) then
-        code := '42501';
-        message := format('%s belongs to a pool, in which only operators may enqueue jobs other than its messages; name one of your own',
-            to_json(throttle));
-        return;
+    elsif not trusted then
+        message := flyball.throttle_problem(kind, throttle);
+        if message is not null then
+            code := '42501';
+            return;
+        end if;
     end if;
 
     field := 'key';
@@ -549,8 +551,7 @@ begin
         raise exception using
             errcode = '53400',
             message = format('%s: throttle %s, key %s: %s jobs of this lane are ready%s; its knob max_backlog allows %s',
-                case when context ~ '\mflyball\.notify\(' then 'notify' when context ~ '\mflyball\.notify_many\(' then 'notify_many' else entry_point end,
-                to_json(throttle), to_json(key), depth,
+                flyball.called_function(context, entry_point), to_json(throttle), to_json(key), depth,
                 case when adding > 1 then format(' and %s more were sent', adding) else '' end, cap),
             hint = 'Nothing was enqueued. Try again when some have run, or raise the knob max_backlog.',
             constraint = 'max_backlog', schema = throttle, column = key, datatype = format('%s/%s', depth, cap);

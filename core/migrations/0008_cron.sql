@@ -194,34 +194,15 @@ begin
         raise exception using errcode = '42501', column = 'kind', hint = 'No schedule was changed.',
             message = format('schedule: kind: %s is not public, and role %s may not enqueue it; it may enqueue: %s',
                 to_json(new.kind), to_json(flyball.caller()), flyball.enqueueable());
-    elsif new.throttle like 'limit:%' and not flyball.is_operator() then
+    elsif not flyball.is_operator() and flyball.throttle_problem(new.kind, new.throttle) is not null then
         raise exception using errcode = '42501', column = 'throttle', hint = 'No schedule was changed.',
-            message = format('schedule: throttle: %s limits the requests of an API, and only operators may enqueue in it; name one of your own',
-                to_json(new.throttle));
-    elsif new.throttle like 'api:%' and not flyball.is_operator() then
-        raise exception using errcode = '42501', column = 'throttle', hint = 'No schedule was changed.',
-            message = format('schedule: throttle: %s is a throttle of the HTTP API itself, in which only operators may enqueue; name one of your own',
-                to_json(new.throttle));
-    elsif new.throttle = 'flyball:alerts' and not flyball.is_operator() then
-        raise exception using errcode = '42501', column = 'throttle', hint = 'No schedule was changed.',
-            message = format('schedule: throttle: %s sends the alerts of Flyball itself, and only operators may enqueue in it; name one of your own',
-                to_json(new.throttle));
-    elsif not flyball.is_operator() and (new.kind <> 'notification' or right(new.throttle, 9) = ':accounts')
-        and flyball.is_of_pool(new.throttle)
-    then
-        raise exception using errcode = '42501', column = 'throttle', hint = 'No schedule was changed.',
-            message = format('schedule: throttle: %s belongs to a pool, in which only operators may enqueue jobs other than its messages; name one of your own',
-                to_json(new.throttle));
+            message = format('schedule: throttle: %s', flyball.throttle_problem(new.kind, new.throttle));
     elsif new.throttle = 'webhooks' and new.key not in ('', flyball.caller_tenant()) and not flyball.is_operator() then
         raise exception using errcode = '42501', column = 'key', hint = 'No schedule was changed.',
             message = 'schedule: key: names the calls of others in throttle "webhooks"; leave it out, or name a throttle of your own';
     elsif new.kind = 'notification' and new.cost > 10 and not flyball.is_operator() then
         raise exception using errcode = '42501', column = 'cost', hint = 'No schedule was changed.',
             message = format('schedule: cost: is %s; a message costs at most 10 tokens, unless an operator enqueues it', new.cost);
-    elsif flyball.throttle_tenant(new.throttle) <> flyball.caller_tenant() and not flyball.is_operator() then
-        raise exception using errcode = '42501', column = 'throttle', hint = 'No schedule was changed.',
-            message = format('schedule: throttle: %s belongs to another tenant; name one of your own, or one that no tenant owns',
-                to_json(new.throttle));
     end if;
     return new;
 end $$;

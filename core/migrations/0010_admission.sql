@@ -216,8 +216,7 @@ begin
         raise exception using
             errcode = '53400',
             message = format('%s: the queue of tenant %s is full: %s of its messages are pending%s; the limit is %s',
-                case when context ~ '\mflyball\.notify\(' then 'notify' when context ~ '\mflyball\.notify_many\(' then 'notify_many' else entry_point end,
-                to_json(record_pending.tenant), pending_count, case when adding > 1 then format(' and %s more were sent', adding) else '' end, cap),
+                flyball.called_function(context, entry_point), to_json(record_pending.tenant), pending_count, case when adding > 1 then format(' and %s more were sent', adding) else '' end, cap),
             hint = format('Nothing was enqueued. Try again in %s s.', after),
             constraint = 'tenant_queue', schema = record_pending.tenant, datatype = format('%s/%s/%s', pending_count, cap, after);
     end if;
