@@ -43,7 +43,7 @@ create function flyball.lane_of(throttle text, key text) returns bigint
 language sql stable parallel safe
 return ('x' || encode(substr(sha256(convert_to(throttle || chr(31) || key, 'UTF8')), 1, 8), 'hex'))::bit(64)::bigint;
 
--- How an attempt ends. `ambiguous`: the request was sent and no response came, so it may or may not
+-- The ends of an attempt. `ambiguous`: the request was sent and no response came, so it may or may not
 -- have been processed. `dropped`: the job exceeded the limit of a throttle that drops, and never
 -- ran. `merged`: another job with the same unique key replaced it while it waited.
 create type flyball.outcome as enum
@@ -107,7 +107,7 @@ create index job_tenant on flyball.job (tenant, id) where tenant <> '';
 -- Lists the jobs of a group. The others are left out.
 create index job_in_group on flyball.job (group_id, id) where group_id is not null;
 -- Finds jobs by their tags. Jobs without are left out, so they cost it nothing; the list of pending
--- entries is off, because the search that reads it would take as long as nobody knows.
+-- entries is off, because a search that reads it would take a time without a bound.
 create index job_tags on flyball.job using gin (tags) with (fastupdate = off) where tags is not null;
 
 -- Jobs that may run now. The index is the queue: one probe per lane, oldest first within a
@@ -464,7 +464,7 @@ create index job_group_retry on flyball.job_group (retry_at) where retry_at is n
 create index job_group_open on flyball.job_group (id) where ended_at is null;
 -- Lists the groups of one role or tenant. Those of operators are left out.
 create index job_group_owner on flyball.job_group (owner, id) where owner <> '';
--- Finds the groups that nobody has sealed, oldest first.
+-- Finds the groups that are not sealed, oldest first.
 create index job_group_unsealed on flyball.job_group (id) where sealed_at is null;
 
 -- Members that have not ended for good: those that wait or run, and dead ones.
@@ -523,7 +523,8 @@ create table flyball.revoked_session (
     until_s bigint not null
 );
 
--- The filters of all doors besides the place, the state and the time of a job. Nulls match all.
+-- The filters of all entry points besides the place, the state and the time of a job. Nulls match
+-- all.
 create type flyball.job_search as (
     "group"    bigint,
     error_like text,
@@ -829,7 +830,7 @@ create table flyball.delivery_event (
     account          text        not null,
     channel          text        not null,
     provider_id      text        not null,
-    event_type         text        not null check (event_type in ('sent', 'delivered', 'bounced', 'failed', 'complained', 'unsubscribed')),
+    event_type       text        not null check (event_type in ('sent', 'delivered', 'bounced', 'failed', 'complained', 'unsubscribed')),
     recipient_digest bytea,
     reason           text        not null default '',
     at               timestamptz not null,
@@ -878,7 +879,7 @@ create table flyball.account_event (
 create index account_event_of_pool on flyball.account_event (pool, id desc);
 create index account_event_created on flyball.account_event (created_at);
 
--- What became of the messages of each tenant, by the hour in which it became known.
+-- The fates of the messages of each tenant, by the hour in which they became known.
 create table flyball.tenant_tally (
     tenant       text        not null,
     hour         timestamptz not null,
@@ -908,9 +909,9 @@ create table flyball.recipient_backoff (
     channel          text        not null,
     recipient_digest bytea       not null,
     failures         int         not null,
-    backoff_until      timestamptz not null,
+    backoff_until    timestamptz not null,
     -- Until this time, one message probes whether the recipient is available again.
-    first_backoff_until      timestamptz not null default '-infinity',
+    first_backoff_until timestamptz not null default '-infinity',
     primary key (channel, recipient_digest)
 ) with (fillfactor = 75, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
 create index recipient_backoff_until on flyball.recipient_backoff (backoff_until);
@@ -1028,7 +1029,7 @@ create table flyball.recipient (
 ) with (fillfactor = 85);
 comment on table flyball.recipient is 'Profiles of recipients: addresses, time zone, quiet hours, preferences.';
 
--- What holds for all recipients of a tenant unless their profiles say otherwise.
+-- Defaults of a tenant for all its recipients; a field of a profile goes before them.
 create table flyball.recipient_defaults (
     tenant     text        primary key,
     profile    jsonb       not null,
@@ -1093,7 +1094,7 @@ begin
     end loop;
 end $$;
 
--- What the gates found for a message, the last time that they looked, and what it has used up. A
+-- The result of the last look of the gates at a message, and the slots that it has used up. A
 -- message that goes at once, and has no slot of a cap, has no row.
 create table flyball.message_plan (
     job_id     bigint      primary key,
@@ -1210,7 +1211,7 @@ create table flyball.channel (
     primary key (tenant, name)
 ) with (fillfactor = 70);
 comment on table flyball.channel is 'Channels with a history: the offsets of the first and the last message that are kept.';
-comment on column flyball.channel.epoch is 'Changes when the channel is forgotten and made anew; offsets of different epochs cannot be compared.';
+comment on column flyball.channel.epoch is 'Changes when the channel is forgotten and made again; offsets of different epochs cannot be compared.';
 
 create table flyball.channel_message (
     seq        bigint generated always as identity primary key,

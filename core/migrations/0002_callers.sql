@@ -15,7 +15,7 @@
 -- Postgres would compile it.
 --
 -- A session plans a statement of a function once, perhaps while a table is empty. So statements
--- that run often, or for somebody who waits, find each of their rows by a probe: `offset 0` keeps a
+-- that run often, or that a person waits for, find each of their rows by a probe: `offset 0` keeps a
 -- question a question about one row, `coalesce` hides a condition from an index that it alone
 -- cannot bound, and an order by the key is that of one index.
 

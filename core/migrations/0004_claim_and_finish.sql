@@ -33,7 +33,7 @@ create trigger scheduled_changes_turn before update of retry on flyball.schedule
 
 -- === Jobs that wait for others ===================================================================
 
--- Where jobs stand: 'live' until they have ended, else 'completed', 'dead' or 'cancelled'. One that
+-- The states of jobs: 'live' until they have ended, else 'completed', 'dead' or 'cancelled'. One that
 -- is gone counts as cancelled. One statement and so one snapshot, in which a job stands in one
 -- place; and one plan for all of them. It is volatile, so that it takes its view after it has
 -- waited for a day that is being emptied: one that is stable reads with the older view of its
@@ -122,7 +122,7 @@ language plpgsql volatile set enable_seqscan = off set jit = off set search_path
 #variable_conflict use_variable
 declare
     place     bigint;
-    rung      bigint;
+    notified  bigint;
     completed bigint[];
     failed    bigint[];
     dead      bigint[];
@@ -272,7 +272,7 @@ begin
     )
     -- A notification holds 8,000 bytes.
     select coalesce((select array_agg(p.lane_id) from pages p), '{}'), count(pg_notify('flyball', b.lanes))
-    into lanes, rung
+    into lanes, notified
     from (select string_agg(p.lane_id::text, ',') as lanes from pages p group by p.page) b;
     -- The others have a time of their own, or gates to pass.
     update flyball.scheduled s
@@ -307,7 +307,7 @@ begin
     return null;
 end $$;
 
--- Whatever ends a job writes one of these rows. The last bit of the id is set for members alone, so a
+-- Each end of a job writes one of these rows. The last bit of the id is set for members alone, so a
 -- job of no group costs one comparison.
 create trigger attempt_ends_member after insert on flyball.attempt
     for each row when (new.job_id & 1 = 1 and new.outcome in ('completed', 'cancelled', 'dropped'))
@@ -390,11 +390,11 @@ create function flyball.enqueue_calls(most integer default 500, out enqueued int
 language plpgsql set enable_seqscan = off set search_path = pg_catalog, pg_temp set jit = off as $$
 #variable_conflict use_variable
 declare
-    one    record;
-    taken  bigint[];
-    calls  bigint[];
-    single bigint;
-    patience constant text := current_setting('lock_timeout');
+    one            record;
+    taken          bigint[];
+    calls          bigint[];
+    single         bigint;
+    caller_timeout constant text := current_setting('lock_timeout');
 begin
     enqueued := 0;
     taken := array(
@@ -427,7 +427,7 @@ begin
                     from flyball.webhook_call c
                     cross join lateral (select o from flyball.job o where o.id = c.job_id limit 1) as f(j)
                     where c.id = any(calls)));
-                perform set_config('lock_timeout', patience, true);
+                perform set_config('lock_timeout', caller_timeout, true);
                 delete from flyball.webhook_call c where c.id = any(calls);
                 enqueued := enqueued + cardinality(calls);
                 exit when single = 0;

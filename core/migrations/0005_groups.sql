@@ -1,10 +1,9 @@
--- Chapter 5: groups of jobs: a batch with counts, and a callback job when all of its jobs have
--- ended.
+-- Chapter 5: groups: jobs that are counted together, and a callback job when all of them have ended.
 --
--- No job waits for its group. Who adds a job, and who ends one, writes a row of its own and never
--- the group's; so an open transaction that added a job holds up nobody. The rows are added to the
--- group's counts by whoever comes first, under the lock of the group's row, and the one that finds
--- the last job ended enqueues the callback in the same transaction.
+-- No job waits for its group. Adding a job, or ending one, writes a row of its own and never the
+-- group's; so an open transaction that added a job holds up no other. The first process that comes by
+-- adds these rows to the group's counts, under the lock of the group's row, and the one that finds the
+-- last job ended enqueues the callback in the same transaction.
 
 -- === Members =====================================================================================
 
@@ -89,10 +88,10 @@ create function flyball.settle_group(group_id bigint) returns boolean
 language plpgsql as $$
 #variable_conflict use_variable
 declare
-    g        flyball.job_group;
-    enqueued record;
-    callback bigint;
-    patience constant text := current_setting('lock_timeout');
+    g              flyball.job_group;
+    enqueued       record;
+    callback       bigint;
+    caller_timeout constant text := current_setting('lock_timeout');
 begin
     with folded as (
         delete from flyball.group_change c
@@ -123,7 +122,7 @@ begin
                     message = format('callback.unique_key: job %s holds it; the callback is enqueued when the key is free', enqueued.job_id);
             end if;
             callback := enqueued.job_id;
-            perform set_config('lock_timeout', patience, true);
+            perform set_config('lock_timeout', caller_timeout, true);
         end if;
     exception when data_exception or integrity_constraint_violation or raise_exception or configuration_limit_exceeded or insufficient_privilege
         or lock_not_available then
@@ -346,7 +345,7 @@ end $$;
 comment on function flyball.show_group is 'A group of the caller''s: its state, its counts and its callback.';
 
 -- The caller's groups as flyball.show_group shows them, newest first; of a state, or created before a
--- time. Groups that nobody seals stay open for ever.
+-- time. Groups that are never sealed stay open for ever.
 create function flyball.list_groups(in_state text default null, created_before timestamptz default null, before bigint default null,
     most int default 100)
 returns setof jsonb

@@ -398,7 +398,7 @@ begin
     end if;
 
     for i in 1..20 loop
-        -- Nobody frees a job that waits for others while this holds its place.
+        -- A job that waits for others is not freed while this holds its place.
         perform from flyball.scheduled s where s.job_id = job_id for update;
         waits := array(select a from flyball.job_after a where a.job_id = job_id);
         taken := flyball.take_waiting(job_id);
@@ -515,7 +515,7 @@ return ((search)."group" is null or group_id = (search)."group")
 
 -- Returns true if a look at one job may take long: at up to 256 KiB of arguments, or at the digests of a
 -- key with up to 1100 owners.
-create function flyball.is_dear(search flyball.job_search) returns boolean
+create function flyball.is_expensive(search flyball.job_search) returns boolean
 language sql immutable parallel safe
 return (search).args is not null or (search).args_path is not null or (search).unique_key is not null;
 
@@ -717,6 +717,60 @@ begin
     end if;
 end $$;
 
+-- Cancels jobs wherever they are: those that wait end, and those that run are asked to stop.
+-- Returns the ids of the ones that ended, and how many were asked. A job may be on its way from one
+-- place to another, and one that is locked, such as one that a producer replaces, is left at a
+-- look; so the caller looks again.
+create function flyball.cancel_live(jobs bigint[], out cancelled_jobs bigint[], out requested bigint)
+language plpgsql volatile set enable_seqscan = off set search_path = pg_catalog, pg_temp set jit = off as $$
+#variable_conflict use_variable
+begin
+    with members as materialized (
+        select a.job_id, j.lane_id, j.admission_lane, j.priority
+        from unnest(jobs) as a(job_id)
+        cross join lateral (select o.lane_id, o.admission_lane, o.priority from flyball.job o where o.id = a.job_id limit 1) j
+    ),
+    was_ready as (
+        delete from flyball.ready
+        where ctid = any(array(
+            select r.tid from members j
+            cross join lateral (
+                select q.ctid as tid from flyball.ready q
+                where q.lane_id in (j.lane_id, j.admission_lane) and q.priority = j.priority and q.job_id = j.job_id
+                limit 1 for update skip locked
+            ) r
+        ))
+        returning job_id, attempt
+    ),
+    was_scheduled as (
+        delete from flyball.scheduled
+        where ctid = any(array(
+            select s.ctid from flyball.scheduled s
+            where s.job_id = any(array(select j.job_id from members j)) order by s.job_id for update skip locked))
+        returning job_id, attempt
+    ),
+    removed as (
+        select * from was_ready union all select * from was_scheduled
+    ),
+    history as (
+        insert into flyball.attempt (job_id, attempt, outcome) select w.job_id, w.attempt, 'cancelled' from removed w
+    ),
+    released_keys as (
+        delete from flyball.unique_holder
+        where digest = any(array(
+            select u.digest from flyball.unique_holder u
+            where u.expires_at is null and u.job_id = any(array(select w.job_id from removed w)) for update skip locked
+        ))
+    ),
+    cancel_requests as (
+        insert into flyball.cancel (job_id)
+        select l.job_id from members j cross join lateral (select h.job_id from flyball.lease h where h.job_id = j.job_id limit 1) l
+        on conflict do nothing
+        returning flyball.cancel.job_id
+    )
+    select array(select w.job_id from removed w), (select count(*) from cancel_requests) into cancelled_jobs, requested;
+end $$;
+
 -- The walk of cancel_jobs and purge_lane: ready jobs in the order of their lanes, then scheduled
 -- ones, then running ones. The walked rows are materialized in the order of an index, and a lateral
 -- with a limit runs once per row in that order: so `matched` stops at its limit without sorting,
@@ -730,7 +784,7 @@ language plpgsql volatile set enable_seqscan = off set jit = off set search_path
 #variable_conflict use_column
 declare
     -- Rows read per call, so that a call ends within a fraction of a second with any filter.
-    walk_rows   constant bigint := case when flyball.is_dear(search) then 1000 else 10000 end;
+    walk_rows   constant bigint := case when flyball.is_expensive(search) then 1000 else 10000 end;
     shape       constant text := case when cancel_walk.tenant is not null then '^(jobs/[0-9]{1,18})(#[0-9]{1,18})?$' else
         '^((ready/-?[0-9]{1,19}/[0-9]/[0-9]{1,18})|(scheduled/-?[0-9]{1,19}/[0-9]{1,18})|(running/[0-9]{1,18}))(#[0-9]{1,18})?$' end;
     lane_low    bigint := -9223372036854775808;
@@ -1107,7 +1161,7 @@ declare
     lane      constant bigint := flyball.lane_of(throttle, key);
     -- False if the rows of dead letters tell all.
     by_job    constant boolean := kind is not null or (throttle is null) <> (key is null) or not (search is null);
-    walk_rows constant bigint := case when flyball.is_dear(search) then 1000 else 10000 end;
+    walk_rows constant bigint := case when flyball.is_expensive(search) then 1000 else 10000 end;
     at_id     bigint := 0;
     operation bigint;
     result    record;
@@ -1309,8 +1363,8 @@ comment on function flyball.set_weight is 'Sets a lane''s share relative to the 
 
 revoke execute on function flyball.is_of_tenant, flyball.job_state, flyball.cancel, flyball.lock_unique_keys, flyball.retry,
     flyball.reschedule, flyball.discard, flyball.update_problems, flyball.update, flyball.has_unique_key, flyball.searched_args,
-    flyball.fits_search, flyball.is_dear, flyball.fits_filter, flyball.read_args_path, flyball.usual_key_owners, flyball.read_search,
-    flyball.read_filter, flyball.search_text, flyball.check_walk, flyball.check_lane, flyball.cancel_walk, flyball.cancel_jobs,
+    flyball.fits_search, flyball.is_expensive, flyball.fits_filter, flyball.read_args_path, flyball.usual_key_owners, flyball.read_search,
+    flyball.read_filter, flyball.search_text, flyball.check_walk, flyball.check_lane, flyball.cancel_live, flyball.cancel_walk, flyball.cancel_jobs,
     flyball.purge_lane, flyball.dead_walk, flyball.requeue_dead, flyball.discard_dead, flyball.pause_all, flyball.resume_all,
     flyball.set_weight
 from public;

@@ -51,7 +51,7 @@ end $$;
 
 -- === One job =====================================================================================
 
--- The reason names the job that is waited for and its state, in the words of GET /api/v1/jobs/{id}: a dead letter
+-- The reason for which a job waits for others: it names one of them and its state, in the words of GET /api/v1/jobs/{id}. A dead letter
 -- comes first, because nothing goes on until a person requeues or discards it. A job that is gone counts as cancelled.
 create function flyball.why_after(job_id bigint) returns text
 language sql stable as $$
@@ -365,7 +365,7 @@ declare
     search     constant flyball.job_search := filter.search;
     state      constant text := case when cardinality(filter.states) = 1 then filter.states[1] end;
     lane       constant bigint := flyball.lane_of(filter.throttle, filter.key);
-    is_dear    constant boolean := flyball.is_dear(search);
+    is_expensive constant boolean := flyball.is_expensive(search);
     error_like constant text := search.error_like;
     begun      constant timestamptz := clock_timestamp();
     source     text;
@@ -427,7 +427,7 @@ begin
             from (%s) w', lookup);
     end if;
     -- Small steps come first, because most pages are full after one of them.
-    rows := case when is_dear then 50 else least(greatest(max_jobs * 4, 400), rows_max) end;
+    rows := case when is_expensive then 50 else least(greatest(max_jobs * 4, 400), rows_max) end;
     if search is null and coalesce(filter.kind, filter.throttle, filter.key, filter.states::text, filter.created_after::text,
         filter.created_before::text) is null
     then
@@ -564,7 +564,7 @@ begin
         is_first := false;
         -- Grows while a step is fast, so that one step takes a few milliseconds.
         rows := case
-            when not is_dear then least(rows * 5, rows_max)
+            when not is_expensive then least(rows * 5, rows_max)
             when clock_timestamp() < step_begun + interval '4 ms' then least(rows * 4, rows_max)
             when clock_timestamp() > step_begun + interval '12 ms' then greatest(rows / 4, 10)
             else rows end;

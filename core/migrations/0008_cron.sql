@@ -181,7 +181,7 @@ begin
     return null;
 end $$;
 
--- However the table is written, and whatever a role was granted.
+-- Any write of the table, with any grants of the role.
 create trigger check_writer before insert or update or delete on flyball.cron
 for each statement execute function flyball.check_writer();
 
@@ -318,7 +318,7 @@ begin
             throttle = excluded.throttle, key = excluded.key, priority = excluded.priority, max_attempts = excluded.max_attempts,
             cost = excluded.cost, timeout_s = excluded.timeout_s, tags = excluded.tags, retry = excluded.retry, catch_up = excluded.catch_up, overlap = excluded.overlap,
             paused = coalesce(paused, c.paused),
-            -- A schedule that was paused or had a problem starts afresh; one that only gets other
+            -- A schedule that was paused or had a problem begins again; one that only gets other
             -- arguments keeps its next occurrence.
             next_at = case when (c.expression, c.time_zone, c.paused) = (excluded.expression, excluded.time_zone, coalesce(paused, c.paused))
                            then coalesce(c.next_at, case when c.problem like 'time_zone: %' then c.missed_at end) end,
@@ -339,7 +339,7 @@ end $$;
 comment on function flyball.unschedule is 'Deletes a schedule; its jobs stay.';
 
 -- Pauses or resumes a schedule; false if there is none. Occurrences during a pause stay missed, and
--- a problem from before it is tried again: the next occurrence is computed anew.
+-- a problem from before it is tried again: the next occurrence is computed again.
 create function flyball.pause_schedule(name text, paused boolean default true) returns boolean
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable

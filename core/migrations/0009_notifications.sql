@@ -335,7 +335,7 @@ declare
     busy           bigint[];
     one            bigint;
     notified_lanes text;
-    patience       constant text := current_setting('lock_timeout');
+    caller_timeout constant text := current_setting('lock_timeout');
 begin
     if (max_jobs between 1 and 10000) is not true then
         perform flyball.refuse('requeue_unsent', 'max_jobs', format('is %s; allowed are 1 to 10000: call again for more',
@@ -360,13 +360,13 @@ begin
     begin
         perform set_config('lock_timeout', '100ms', true);
         keys := flyball.lock_unique_keys(dead_ids);
-        perform set_config('lock_timeout', patience, true);
+        perform set_config('lock_timeout', caller_timeout, true);
     exception when lock_not_available then
         foreach one in array dead_ids loop
             begin
                 perform set_config('lock_timeout', '10ms', true);
                 keys := keys || flyball.lock_unique_keys(array[one]);
-                perform set_config('lock_timeout', patience, true);
+                perform set_config('lock_timeout', caller_timeout, true);
             exception when lock_not_available then
                 busy := busy || one;
             end;
@@ -405,7 +405,7 @@ end $$;
 comment on function flyball.requeue_unsent is 'Requeues messages that died because no account was available.';
 
 -- A dead message that is requeued, by any entry point, is queued again with a new deadline. It
--- starts afresh: its last end says nothing about this run. A digest that is requeued takes the
+-- begins again: its last end says nothing about this run. A digest that is requeued takes the
 -- present texts of its type: it may have died of an error in those that it had.
 create function flyball.record_requeued() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off set standard_conforming_strings = on

@@ -16,8 +16,8 @@ create function flyball.sweep_pending_behind(tenant text, behind bigint, max_job
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off set jit = off set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
 declare
-    gone bigint[];
-    patience constant text := current_setting('lock_timeout');
+    gone           bigint[];
+    caller_timeout constant text := current_setting('lock_timeout');
 begin
     with page as materialized (
         select q.ctid as tid, q.job_id from flyball.pending q where q.tenant = sweep_pending_behind.tenant and q.job_id > behind
@@ -45,7 +45,7 @@ begin
     select array(select d.job_id from deleted d), case when count(*) = max_jobs then max(p.job_id) else 0 end into gone, reached from page p;
     removed := cardinality(gone);
     if removed > 0 then
-        -- A bound that somebody else moves just now stays too high until the next count.
+        -- A bound that another transaction moves just now stays too high until the next count.
         update flyball.pending_count c
         set pending = greatest(c.pending - (select count(*) from unnest(gone) as g(job_id) where g.job_id <= c.counted_to), 0)
         where c.ctid = any(array(select q.ctid from flyball.pending_count q where q.tenant = sweep_pending_behind.tenant for update skip locked));
@@ -59,7 +59,7 @@ begin
             marked = case when d.marked_at < clock_timestamp() - interval '1 minute' then d.ended + removed else d.marked end,
             older_at = case when d.marked_at < clock_timestamp() - interval '1 minute' then d.marked_at else d.older_at end,
             older = case when d.marked_at < clock_timestamp() - interval '1 minute' then d.marked else d.older end;
-        perform set_config('lock_timeout', patience, true);
+        perform set_config('lock_timeout', caller_timeout, true);
     exception when lock_not_available then
         -- The figures of the other sweep do as well.
         null;
@@ -645,7 +645,7 @@ begin
     update flyball.job j
     set admission_lane = flyball.lane_of(flyball.admission_throttle(j.tenant), j.module)
     where j.id = any (jobs) and j.kind = 'notification' and coalesce(j.tenant, '') <> '' and j.admission_lane is null;
-    -- One that had ended is pending once more. A row that is still there is written anew, so that a sweep
+    -- One that had ended is pending once more. A row that is still there is written again, so that a sweep
     -- that saw its message as ended does not delete it.
     with written as (
         insert into flyball.pending as p (tenant, job_id)
@@ -663,7 +663,7 @@ begin
         from (select distinct n.tenant from written n where n.is_new) w
         where pg_try_advisory_xact_lock(hashtextextended('flyball.pending_count ' || w.tenant, 0))
     )
-    -- The count of the older messages lacks them, so the next message has all counted anew.
+    -- The count of the older messages lacks them, so the next message has all counted again.
     update flyball.pending_count
     set counted_at = '-infinity'
     where ctid = any(array(
@@ -776,7 +776,7 @@ end $$;
 
 -- The time at which a message with these places in the queues of its module and its tenant can go, by all
 -- windows and rates of both: the latest counts. Null while the tenant or everything is paused, because
--- nobody knows how long.
+-- that has no known end.
 create function flyball.held_at(tenant text, place bigint, tenant_place bigint) returns timestamptz
 language plpgsql stable set search_path = pg_catalog, pg_temp set standard_conforming_strings = on set enable_seqscan = off
 set jit = off as $$
@@ -854,7 +854,7 @@ begin
                 field := name;
                 problem := format('is not a field of a message; allowed are %s', array_to_string(allowed, ', '));
             else
-                -- What can be checked here is refused here; the rest ends as a dead letter with its reason.
+                -- Mistakes that can be seen here are refused here; a message with any other ends as a dead letter with its reason.
                 select f.key, format('must be %s, not %s', w.word, jsonb_typeof(f.value)) into field, problem
                 from jsonb_each(one.message) as f
                 cross join lateral (

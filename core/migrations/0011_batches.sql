@@ -155,8 +155,8 @@ language sql stable set enable_seqscan = off set search_path = pg_catalog, pg_te
 $$;
 
 -- Pauses a batch: its waiting messages are put aside, also those that wait for a time, and further
--- ones are not enqueued. What has not been tried comes back before the limits of its tenant, where
--- it uses no slot while it is put aside. A pause by operators takes the place of one by the tenant.
+-- ones are not enqueued. Messages that were not tried come back before the limits of its tenant, where
+-- they use no slot while they are put aside. A pause by operators takes the place of one by the tenant.
 -- Returns its state, or null if the tenant has no such batch; the tenant null stands for all.
 create function flyball.pause_batch(tenant text, batch_id bigint, by text default null, why text default '') returns text
 language plpgsql volatile set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off as $$
@@ -225,7 +225,7 @@ begin
     return 'paused';
 end $$;
 
--- Resumes a paused batch. What waited for a time when the batch was paused waits for it again. For
+-- Resumes a paused batch. Messages that waited for a time when it was paused wait for it again. For
 -- a tenant a batch that operators have paused stays paused.
 create function flyball.resume_batch(tenant text, batch_id bigint, by text default null, why text default '') returns text
 language plpgsql volatile set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off as $$
@@ -243,7 +243,7 @@ begin
     end if;
     found_state := case when remaining > 0 then 'expanding' else 'running' end;
     update flyball.batch b set state = found_state, paused_by_operators = false, updated_at = now() where b.id = batch_id;
-    -- Somebody may have given one of them another time.
+    -- One of them may have got another time since.
     update flyball.scheduled s
     set (run_at, turn) = (
         select greatest(m.resumes_at, now()), coalesce(m.resumes_turn, s.turn)
@@ -262,7 +262,7 @@ begin
     return found_state;
 end $$;
 
--- What keeps a message of a paused batch, as a sentence without its end; null for any other.
+-- The pause of the batch of a message, as a sentence without its end; null for any other.
 create function flyball.batch_pause(job_id bigint) returns text
 language sql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off as $$
     select format('its batch %s is paused by %s since %s', b.id, case when b.paused_by_operators then 'operators' else 'the tenant' end,
@@ -273,60 +273,6 @@ language sql stable set search_path = pg_catalog, pg_temp set enable_seqscan = o
 $$;
 
 -- === Cancel ======================================================================================
-
--- Cancels jobs wherever they are: those that wait end, and those that run are asked to stop.
--- Returns the ids of the ones that ended, and how many were asked. A job may be on its way from one
--- place to another, and one that is locked, such as one that a producer replaces, is left at a
--- look; so the caller looks again.
-create function flyball.cancel_live(jobs bigint[], out cancelled_jobs bigint[], out requested bigint)
-language plpgsql volatile set enable_seqscan = off set search_path = pg_catalog, pg_temp set jit = off as $$
-#variable_conflict use_variable
-begin
-    with members as materialized (
-        select a.job_id, j.lane_id, j.admission_lane, j.priority
-        from unnest(jobs) as a(job_id)
-        cross join lateral (select o.lane_id, o.admission_lane, o.priority from flyball.job o where o.id = a.job_id limit 1) j
-    ),
-    was_ready as (
-        delete from flyball.ready
-        where ctid = any(array(
-            select r.tid from members j
-            cross join lateral (
-                select q.ctid as tid from flyball.ready q
-                where q.lane_id in (j.lane_id, j.admission_lane) and q.priority = j.priority and q.job_id = j.job_id
-                limit 1 for update skip locked
-            ) r
-        ))
-        returning job_id, attempt
-    ),
-    was_scheduled as (
-        delete from flyball.scheduled
-        where ctid = any(array(
-            select s.ctid from flyball.scheduled s
-            where s.job_id = any(array(select j.job_id from members j)) order by s.job_id for update skip locked))
-        returning job_id, attempt
-    ),
-    removed as (
-        select * from was_ready union all select * from was_scheduled
-    ),
-    history as (
-        insert into flyball.attempt (job_id, attempt, outcome) select w.job_id, w.attempt, 'cancelled' from removed w
-    ),
-    released_keys as (
-        delete from flyball.unique_holder
-        where digest = any(array(
-            select u.digest from flyball.unique_holder u
-            where u.expires_at is null and u.job_id = any(array(select w.job_id from removed w)) for update skip locked
-        ))
-    ),
-    cancel_requests as (
-        insert into flyball.cancel (job_id)
-        select l.job_id from members j cross join lateral (select h.job_id from flyball.lease h where h.job_id = j.job_id limit 1) l
-        on conflict do nothing
-        returning flyball.cancel.job_id
-    )
-    select array(select w.job_id from removed w), (select count(*) from cancel_requests) into cancelled_jobs, requested;
-end $$;
 
 -- Withdraws those of these messages that are items of open digests, and returns them. A digest that is
 -- empty then sends nothing at its time: it stays, because one whose type lets the first item go at once
@@ -395,7 +341,7 @@ begin
         where p.job_id = any (array(select r.job_id from removed r))
         returning p.recipient, p.job_id
     ),
-    -- An equal message that comes later is no duplicate of one that nobody sees.
+    -- An equal message that comes later is no duplicate of one that is never seen.
     claims as (
         delete from flyball.dedup d
         where d.recipient = any(array(select p.recipient from planned p)) and d.job_id = any(array(select p.job_id from planned p))
@@ -413,7 +359,7 @@ end $$;
 -- enqueued, and the items of its messages are withdrawn from open digests. `sent` are those that a
 -- provider had accepted, `too_late` those that run, `ended` those that had ended otherwise, by
 -- their states; together they add up to the recipients. Cancelling again counts again. A message
--- whose records were deleted after their retention is `forgotten`: nobody knows how it ended.
+-- whose records were deleted after their retention is `forgotten`: its end is not known.
 create function flyball.cancel_batch(tenant text, batch_id bigint, by text default null, why text default '',
     out state text, out sent int, out cancelled int, out too_late int, out ended jsonb)
 language plpgsql volatile set enable_seqscan = off set search_path = pg_catalog, pg_temp set jit = off as $$
@@ -496,7 +442,7 @@ begin
     end if;
 end $$;
 
--- === Upkeep ======================================================================================
+-- === Maintenance =================================================================================
 
 -- Looks at batches whose messages have not been enqueued for a while, the oldest first. If the job that
 -- was to enqueue them is a dead letter or was cancelled, the batch ends, as if it was cancelled then. If
@@ -594,6 +540,6 @@ end $$;
 
 revoke execute on function flyball.place_in_queue, flyball.free_places, flyball.enqueue_batch_messages, flyball.enqueue_expansion,
     flyball.accept_batch, flyball.expand_batch, flyball.batch_jobs, flyball.pause_batch, flyball.resume_batch, flyball.batch_pause,
-    flyball.cancel_live, flyball.withdraw_items, flyball.cancel_batch, flyball.settle_expansions,
+    flyball.withdraw_items, flyball.cancel_batch, flyball.settle_expansions,
     flyball.forget_batches
 from public;

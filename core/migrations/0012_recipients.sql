@@ -124,7 +124,7 @@ begin
     where t.key in ('time_zone', 'device_time_zone')
         and case when t.kind = 'string' and octet_length(t.value #>> '{}') between 1 and 128 then not flyball.is_zone(t.value #>> '{}') else true end
     union all
-    -- The name is not told: somebody may have written the address there.
+    -- The name is not shown: it may be the address.
     select b.part, format('has a name that is no channel; allowed are %s', array_to_string(channels, ', ')) from below b
     where b.part in ('addresses', 'quiet_hours') and b.key <> all (channels)
     union all
@@ -142,7 +142,7 @@ begin
     from below b
     where b.part = 'addresses' and b.key = any (channels) and b.key <> 'inapp' and b.kind = 'string' and octet_length(b.value #>> '{}') between 1 and 2048
         and flyball.normal_recipient(b.key, b.value #>> '{}') is null
-        -- What programs may be able to read.
+        -- Some of these programs can read.
         and not (b.key in ('email', 'chat') and b.value #>> '{}' ~ '[^ -~]|xn--')
         and not (b.key = 'webhook' and b.value #>> '{}' ~* '^\s*https?://[^\s/]')
     union all
@@ -287,7 +287,7 @@ begin
     values (put_recipient_defaults.tenant, after, left(split_part(flyball.audit_actor(by), chr(31), 1), 200))
     on conflict on constraint recipient_defaults_pkey do update
     set profile = excluded.profile, updated_at = clock_timestamp(), updated_by = excluded.updated_by;
-    -- Defaults are about nobody, so the log has them as they were and are.
+    -- Defaults are about no person, so the log has them as they were and are.
     perform flyball.write_audit(null, flyball.audit_actor(by), 'recipient.defaults', put_recipient_defaults.tenant, before, after, why);
     return true;
 end $$;
@@ -516,7 +516,7 @@ return (
 -- transactions that take the last room at the same time. A message that quiet hours hold is judged
 -- at the time at which it may go, a message for which there is room goes whatever waits for later,
 -- and an item is left to its digest. One with a local time is left to the planner, which knows the
--- instant. An inbox interrupts nobody, so it has no caps of actors; `cap_lists` in
+-- instant. An inbox interrupts no one, so it has no caps of actors; `cap_lists` in
 -- core/src/recipient/gates.rs has the same.
 create function flyball.refuse_capped(owner_tenant text, ids bigint[], kinds text[], args jsonb[], run_ats timestamptz[], duplicates boolean[])
 returns void
@@ -678,7 +678,7 @@ end $$;
 --
 -- To lock the row first would write a record of the log for each message. Instead a planner has all
 -- messages of a few runs of ids, as long as its transaction lasts: two of them that found the same row
--- would wait for each other. Should somebody else touch a row after it was found, this waits for 50 ms
+-- would wait for each other. Should another transaction touch a row after it was found, this waits for 50 ms
 -- and then fails, and the caller takes rows by locks.
 create function flyball.take_unplanned(most bigint) returns setof flyball.scheduled
 language plpgsql volatile set enable_seqscan = off set lock_timeout = '50ms' set search_path = pg_catalog, pg_temp set jit = off as $$
@@ -703,12 +703,12 @@ begin
 end $$;
 comment on function flyball.take_unplanned is 'Takes messages whose plan is due out of the queue.';
 
--- === A recipient who moves =======================================================================
+-- === Planning again ==============================================================================
 
--- Lets held messages of recipients be planned anew; returns their number. A planner that has taken
+-- Lets held messages of recipients be planned again; returns their number. A planner that has taken
 -- such a message out of the queue puts it back in a new row, which the second round sees. Open
 -- digests that quiet hours, a cap or their pool keep beyond their windows ask the gates again: each
--- counts as one message. A digest that somebody has locked keeps its time: its owner may wait for
+-- counts as one message. A digest that another transaction has locked keeps its time: its owner may wait for
 -- another one that is locked here.
 create function flyball.replan(recipients uuid[]) returns bigint
 language plpgsql volatile set enable_seqscan = off set search_path = pg_catalog, pg_temp set jit = off as $$
@@ -755,7 +755,7 @@ begin
     return moved + more;
 end $$;
 
--- The first profile of a recipient lets its held messages be planned anew.
+-- The first profile of a recipient lets its held messages be planned again.
 create function flyball.replan_created() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp set standard_conforming_strings = on as $$
 begin
@@ -768,7 +768,7 @@ end $$;
 create trigger recipient_plans after insert on flyball.recipient
 referencing new table as created for each statement execute function flyball.replan_created();
 
--- A profile that changes lets the held messages of its recipient be planned anew, once for all
+-- A profile that changes lets the held messages of its recipient be planned again, once for all
 -- profiles that a statement changes.
 create function flyball.replan_recipient() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp set standard_conforming_strings = on as $$
@@ -782,7 +782,7 @@ begin
     return null;
 end $$;
 
--- A profile that changes by any door.
+-- A change by any entry point.
 create trigger recipient_replans after update on flyball.recipient
 referencing old table as before new table as after for each statement execute function flyball.replan_recipient();
 
@@ -883,7 +883,7 @@ end $$;
 -- records. `keys` and `digests` add those that the caller computed: keys of recipients, and unkeyed
 -- digests of addresses. Returns the numbers. It reads every message of the tenant that is kept, and
 -- looks again for what planners and closers wrote meanwhile; items in digests of other keys end
--- too. Suppressions stay: they say that this address wants nothing, and nobody can read it there.
+-- too. Suppressions stay: they say that this address wants nothing, and the address cannot be read there.
 -- It locks in the order of planners, which take messages, then claims, lists and digests, and
 -- changes records at the end, as planners and closers do: so none waits for the other. A digest
 -- that closes meanwhile leaves messages, which the next look finds.
@@ -990,7 +990,7 @@ begin
     end loop;
     messages := cardinality(of_records);
     arguments := cardinality(all_jobs);
-    -- Items in digests of other keys, such as that of an address of before.
+    -- Items in digests of other keys, such as that of an earlier address.
     holding := array(select distinct i.digest_id from flyball.digest_item i where i.job_id = any (all_jobs));
     if holding <> '{}' then
         all_items := all_items || flyball.withdraw_items(all_jobs);
@@ -1042,7 +1042,7 @@ begin
     delete from flyball.recipient_backoff r where r.recipient_digest = any (all_digests);
     update flyball.delivery_event e set recipient_digest = null, reason = ''
     where e.job_id = any (all_jobs) or e.job_id is null and e.recipient_digest = any (all_digests);
-    -- Earlier lines of the log keep what was done, under a name that tells nobody.
+    -- Earlier lines of the log keep what was done, under a name that does not reveal the recipient.
     update flyball.audit a set subject = erased
     where a.action in ('recipient.set', 'recipient.delete', 'recipient.replan') and a.subject = erase_recipient.id and shown = erase_recipient.id
         and coalesce(a.after ->> 'tenant', a.tenant, erase_recipient.tenant) = erase_recipient.tenant;
@@ -1071,11 +1071,11 @@ begin
 end $$;
 comment on function flyball.delete_recipient is 'Erases a recipient of the caller''s tenant, with everything that is kept about it.';
 
--- === Upkeep ======================================================================================
+-- === Maintenance =================================================================================
 
 -- Deletes what no rule looks at any more, in one of 16 parts, in a bounded step; returns the number
 -- of rows. `dedup_s` and `cap_s` are the longest windows of the rules, in seconds. A list or a
--- claim that somebody has locked is left: it may be in use again.
+-- claim that another transaction has locked is left: it may be in use again.
 create function flyball.prune_recipients(part int, dedup_s float8, cap_s float8, max_rows int default 20000) returns bigint
 language plpgsql volatile as $$
 declare

@@ -86,9 +86,9 @@ language sql stable as $$
     ) l
 $$;
 
--- === Upkeep ======================================================================================
+-- === Maintenance =================================================================================
 
--- Deletes messages whose time is over, and tickets that nobody used. The caller holds the lock of
+-- Deletes messages whose time is over, and tickets that were not used. The caller holds the lock of
 -- the collectors.
 create function flyball.prune_channel_messages(most int, out messages bigint)
 language plpgsql volatile as $$

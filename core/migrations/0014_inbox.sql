@@ -1,12 +1,12 @@
 -- Chapter 14: inboxes: the messages of the channel `inapp`, kept for each recipient.
 --
--- Whatever changes an inbox locks its row in `inbox_count` first. So the counts are right at every
+-- Each change of an inbox locks its row in `inbox_count` first. So the counts are right at every
 -- commit, the ids of an inbox grow in the order of commits, and what is told on the channel of the
 -- inbox comes in the same order.
 
 -- === Writing =====================================================================================
 
--- A message as every door shows it.
+-- A message as every entry point shows it.
 create function flyball.inbox_entry(message flyball.inbox_message) returns jsonb
 language sql immutable parallel safe as $$
     select jsonb_build_object('id', message.id::text, 'notification_id', message.job_id, 'category', message.category,
@@ -359,7 +359,7 @@ begin
 end $$;
 comment on function flyball.mark_inbox is 'Marks messages in the inbox of a recipient of the caller''s tenant as seen, read, unread, archived or unarchived.';
 
--- === Upkeep ======================================================================================
+-- === Maintenance =================================================================================
 
 -- Deletes messages that are older than some days, at most `most`, oldest first; returns their
 -- number. The messages of an inbox that another transaction has locked stay until the next time:
@@ -429,7 +429,7 @@ begin
     delete from flyball.inbox_message m where m.tenant = erase_inbox.tenant and m.recipient = erase_inbox.recipient;
     get diagnostics removed = row_count;
     delete from flyball.inbox_count c where c.tenant = erase_inbox.tenant and c.recipient = erase_inbox.recipient;
-    -- What waits comes first: a collector that moves it meanwhile has committed when the next
+    -- Publications that wait come first: a collector that moves it meanwhile has committed when the next
     -- statement begins.
     delete from flyball.publication p where p.tenant = erase_inbox.tenant and p.channel = own_channel;
     delete from flyball.channel_message m where m.tenant = erase_inbox.tenant and m.channel = own_channel and m."offset" > 0;
