@@ -22,9 +22,9 @@ insert into flyball.compatibility (oldest_program) values (15);
 
 -- === Identifiers =================================================================================
 
--- 15 bits of day above 37 bits of sequence above one bit: ids stay below 2^53 (exact in JavaScript),
--- and a day is a range of ids. The last bit is set for members of groups, so that what ends a job can
--- tell from the id alone that no group counts it.
+-- 15 bits of day above 37 bits of sequence above one bit: ids stay below 2^53 (exact in
+-- JavaScript), and a day is a range of ids. The last bit is set for members of groups, so that what
+-- ends a job can tell from the id alone that no group counts it.
 create sequence flyball.job_seq as bigint maxvalue 137438953471 cycle cache 1;
 
 -- The number of a day. Written so that the planner can inline it: a function call would cost more
@@ -43,9 +43,9 @@ create function flyball.lane_of(throttle text, key text) returns bigint
 language sql stable parallel safe
 return ('x' || encode(substr(sha256(convert_to(throttle || chr(31) || key, 'UTF8')), 1, 8), 'hex'))::bit(64)::bigint;
 
--- The ends of an attempt. `ambiguous`: the request was sent and no response came, so it may or may not
--- have been processed. `dropped`: the job exceeded the limit of a throttle that drops, and never
--- ran. `merged`: another job with the same unique key replaced it while it waited.
+-- The ends of an attempt. `ambiguous`: the request was sent and no response came, so it may or may
+-- not have been processed. `dropped`: the job exceeded the limit of a throttle that drops, and
+-- never ran. `merged`: another job with the same unique key replaced it while it waited.
 create type flyball.outcome as enum
     ('completed', 'failed', 'throttled', 'snoozed', 'dead', 'cancelled', 'lost', 'handed_back', 'ambiguous', 'dropped', 'merged');
 
@@ -140,9 +140,9 @@ create table flyball.lease (
     cost         float8      not null,
     claimed_at   timestamptz not null default clock_timestamp(),
     holds_unique boolean     not null default true,
-    -- A lease of a remote worker expires by itself, because only the calls for its job show that the
-    -- work goes on. The columns from here on are null in all other leases. This one is the broker that
-    -- counts the job towards the limits of concurrency.
+    -- A lease of a remote worker expires by itself, because only the calls for its job show that
+    -- the work goes on. The columns from here on are null in all other leases. This one is the
+    -- broker that counts the job towards the limits of concurrency.
     broker_id    int,
     -- Seconds by which each heartbeat extends the lease.
     lease_s      real,
@@ -167,8 +167,8 @@ create table flyball.scheduled (
     cost         float8      not null,
     retry        boolean     not null,
     holds_unique boolean     not null default true,
-    -- The promotion group among all jobs that are due at once; set by a trigger. Below 0 for messages
-    -- that are not planned yet, which no promotion moves.
+    -- The promotion group among all jobs that are due at once; set by a trigger. Below 0 for
+    -- messages that are not planned yet, which no promotion moves.
     turn         smallint    not null default 0
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0,
     autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 200000, vacuum_truncate = off);
@@ -331,9 +331,9 @@ create table flyball.worker (
     throttles    text[]      not null default '{}',
     -- Time at which it last met a ready job that it does not serve.
     met_unserved_at timestamptz,
-    -- A process that hands jobs to remote workers claims them as a worker of its own, the broker. Each
-    -- remote worker has a row as well: it holds the leases, and people see it. Only runners and brokers
-    -- claim, so only they count where lanes and jobs are divided.
+    -- A process that hands jobs to remote workers claims them as a worker of its own, the broker.
+    -- Each remote worker has a row as well: it holds the leases, and people see it. Only runners
+    -- and brokers claim, so only they count where lanes and jobs are divided.
     role         text        not null default 'runner' check (role in ('runner', 'broker', 'remote')),
     -- The tenant whose jobs alone a broker or a remote worker gets; null for all.
     tenant       text
@@ -344,8 +344,8 @@ create index worker_live on flyball.worker (id) where stopped_at is null;
 create unique index worker_remote on flyball.worker (name, coalesce(tenant, '')) where role = 'remote' and stopped_at is null;
 
 -- Settings that all workers must share, by subject ("pool sms") and field, each value as a digest.
--- A worker is refused at its start if it differs from a live one. Apart from the worker's row, which
--- each heartbeat rewrites.
+-- A worker is refused at its start if it differs from a live one. Apart from the worker's row,
+-- which each heartbeat rewrites.
 create table flyball.worker_settings (
     worker_id int   not null references flyball.worker on delete cascade,
     subject   text  not null,
@@ -381,9 +381,9 @@ create unlogged table flyball.wakeup (
 );
 insert into flyball.wakeup default values;
 
--- The locks of work that one process does at a time. Each is the lock of a row, because every role that
--- may connect can take an advisory lock, and keep it for as long as it stays connected. On this table
--- only its owner has rights.
+-- The locks of work that one process does at a time. Each is the lock of a row, because every role
+-- that may connect can take an advisory lock, and keep it for as long as it stays connected. On
+-- this table only its owner has rights.
 create table flyball.mutex (
     name text primary key
 );
@@ -410,8 +410,8 @@ create table flyball.after_sweep (
 ) with (fillfactor = 50);
 insert into flyball.after_sweep default values;
 
--- Jobs with webhooks that have not ended for good. So a copy of an attempt, as when a day is pruned,
--- calls nobody.
+-- Jobs with webhooks that have not ended for good. So a copy of an attempt, as when a day is
+-- pruned, calls nobody.
 create table flyball.webhook_job (
     job_id bigint primary key
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0,
@@ -571,7 +571,8 @@ create type flyball.listed_job as (
 );
 
 -- Indexes over jobs that an operator has added: by the value at a path of the arguments, or by the
--- trace id where `path` is null. Made by `flyball index create`, without a lock that stops the queue.
+-- trace id where `path` is null. Made by `flyball index create`, without a lock that stops the
+-- queue.
 create table flyball.job_index (
     name       text        primary key,
     path       text[]      unique,
@@ -612,10 +613,11 @@ create table flyball.cron (
     -- Tags of its jobs and their waits after failed attempts; null for none.
     tags         text[],
     retry        jsonb,
-    -- Occurrences of a schedule with catch_up `all` that were refused; the next one tries them again.
+    -- Occurrences of a schedule with catch_up `all` that were refused; the next one tries them
+    -- again.
     to_retry     timestamptz[],
-    -- The occurrence that a process could not compute because it does not know the time zone, and the
-    -- time of the next try by any process. Both hold while `problem` begins with `time_zone: `.
+    -- The occurrence that a process could not compute because it does not know the time zone, and
+    -- the time of the next try by any process. Both hold while `problem` begins with `time_zone: `.
     missed_at    timestamptz,
     retry_at     timestamptz,
     check (catch_up <> 'all' or overlap = 'allow')
@@ -744,8 +746,8 @@ create table flyball.kind_retention (
     next_dead      bigint      not null default 0
 );
 
--- Jobs of a kind that is kept shorter, which had not expired when housekeeping came by, and the time of
--- the next look: the earliest at which they can expire.
+-- Jobs of a kind that is kept shorter, which had not expired when housekeeping came by, and the
+-- time of the next look: the earliest at which they can expire.
 create table flyball.unexpired (
     job_id  bigint      primary key,
     kind    text        not null,
@@ -935,9 +937,9 @@ create table flyball.pending (
     primary key (tenant, job_id)
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
 
--- A bound of the pending messages of a tenant up to one of them: as many as were counted, less those
--- that were swept since. A message that was enqueued before that one and committed later is missing,
--- so all are counted again after ten minutes.
+-- A bound of the pending messages of a tenant up to one of them: as many as were counted, less
+-- those that were swept since. A message that was enqueued before that one and committed later is
+-- missing, so all are counted again after ten minutes.
 create table flyball.pending_count (
     tenant     text        primary key,
     counted_to bigint      not null,
@@ -970,8 +972,8 @@ create table flyball.idempotency (
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
 create index idempotency_expires on flyball.idempotency (expires_at);
 
--- Batches: one request with many recipients. `messages` are those that are not enqueued yet, each with
--- its arguments, key and unique key; a job of the kind `batch` enqueues them.
+-- Batches: one request with many recipients. `messages` are those that are not enqueued yet, each
+-- with its arguments, key and unique key; a job of the kind `batch` enqueues them.
 create table flyball.batch (
     id         bigint      generated always as identity primary key,
     tenant     text        not null,
@@ -1001,8 +1003,8 @@ create table flyball.batch_message (
     job_id    bigint  primary key,
     batch_id  bigint  not null,
     cancelled boolean not null default false,
-    -- The time and the turn to which it goes back when its batch is resumed; the time is null unless it
-    -- was put aside, and the turn unless it was scheduled then.
+    -- The time and the turn to which it goes back when its batch is resumed; the time is null
+    -- unless it was put aside, and the turn unless it was scheduled then.
     resumes_at timestamptz,
     resumes_turn smallint
 ) with (fillfactor = 80);
@@ -1037,20 +1039,21 @@ create table flyball.recipient_defaults (
     updated_by text        not null default ''
 );
 
--- The rules in force, as far as SQL needs them: the caps over which messages are refused. Every process
--- with a file of rules writes them when it starts and when the file changes; the last one counts.
+-- The rules in force, as far as SQL needs them: the caps over which messages are refused. Every
+-- process with a file of rules writes them when it starts and when the file changes; the last one
+-- counts.
 create table flyball.recipient_rules (
     one        boolean     primary key default true check (one),
     -- The file as its process names it; '' for the rules that ship.
     file       text        not null,
     -- The time of its last change; null for no file.
     changed_at timestamptz,
-    -- By category, null for one that refuses nothing: caps by channel, those for each actor, and over
-    -- which of them it refuses; `other` has those of categories that are not listed.
+    -- By category, null for one that refuses nothing: caps by channel, those for each actor, and
+    -- over which of them it refuses; `other` has those of categories that are not listed.
     refusing   jsonb       not null,
     loaded_at  timestamptz not null default clock_timestamp(),
-    -- The texts of each type of digest: `subject`, `body` and `html`. Null until a process has written
-    -- them that knows them.
+    -- The texts of each type of digest: `subject`, `body` and `html`. Null until a process has
+    -- written them that knows them.
     digest_texts jsonb
 );
 comment on table flyball.recipient_rules is 'The rules for recipients in force, as far as SQL needs them.';
@@ -1073,8 +1076,8 @@ create table flyball.cap_reservation (
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0);
 create index cap_reservation_list on flyball.cap_reservation (recipient, list);
 
--- Messages that went, or are to go, by their content. A claim counts while its job lives; one that is
--- marked counts from the time at which a provider accepted the message.
+-- Messages that went, or are to go, by their content. A claim counts while its job lives; one that
+-- is marked counts from the time at which a provider accepted the message.
 create table flyball.dedup (
     recipient uuid        not null,
     content   bigint      not null,
@@ -1106,7 +1109,8 @@ create table flyball.message_plan (
     -- The gate that decided; '' for none.
     gate       text        not null default '',
     rule       text        not null default '',
-    -- Why it ended: cancelled, expired, unreachable, suppressed, opted_out, duplicate, quiet or capped.
+    -- Why it ended: cancelled, expired, unreachable, suppressed, opted_out, duplicate, quiet or
+    -- capped.
     reason     text        not null default '',
     -- All waits of a held message in their order: gate, rule, until.
     holds      jsonb       not null default '[]',
@@ -1128,13 +1132,14 @@ create table flyball.message_plan (
     digest_type text,
     digest_key  text
 ) with (fillfactor = 85, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0);
--- The messages of digests. It names no state, so that a plan that changes its state stays where it is.
+-- The messages of digests. It names no state, so that a plan that changes its state stays where it
+-- is.
 create index message_plan_digest on flyball.message_plan (recipient, digest_type, digest_key) where origin = 'digest';
 -- It names no state, so that a plan that changes its state stays where it is.
 create index message_plan_recipient on flyball.message_plan (recipient, job_id) where recipient is not null;
 
--- Messages that were held until one quarter of an hour, by pool: the crowd of a release. Only counts
--- up, so that the messages of a recipient stay in order.
+-- Messages that were held until one quarter of an hour, by pool: the crowd of a release. Only
+-- counts up, so that the messages of a recipient stay in order.
 create table flyball.held_crowd (
     throttle text   not null,
     quarter  bigint not null,
@@ -1176,7 +1181,8 @@ create index digest_closes on flyball.digest (closes_at, id);
 create index digest_tenant on flyball.digest (tenant, closes_at, id);
 comment on table flyball.digest is 'Open digests, with the time at which each closes.';
 
--- The items of open digests. An item belongs to the digest into which it was put, whatever its time.
+-- The items of open digests. An item belongs to the digest into which it was put, whatever its
+-- time.
 create table flyball.digest_item (
     digest_id bigint      not null,
     -- The message that became the item.

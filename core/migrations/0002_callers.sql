@@ -15,8 +15,8 @@
 -- Postgres would compile it.
 --
 -- A session plans a statement of a function once, perhaps while a table is empty. So statements
--- that run often, or that a person waits for, find each of their rows by a probe: `offset 0` keeps a
--- question a question about one row, `coalesce` hides a condition from an index that it alone
+-- that run often, or that a person waits for, find each of their rows by a probe: `offset 0` keeps
+-- a question a question about one row, `coalesce` hides a condition from an index that it alone
 -- cannot bound, and an order by the key is that of one index.
 
 -- === The caller ==================================================================================
@@ -111,7 +111,8 @@ declare
     identity       record;
 begin
     if octet_length(session_module) > 64 or session_module ~ '[[:cntrl:]]' then
-        perform flyball.refuse_setting('flyball.module', 'must be a name of at most 64 bytes without control characters, or empty for none');
+        perform flyball.refuse_setting('flyball.module',
+            'must be a name of at most 64 bytes without control characters, or empty for none');
     end if;
     if flyball.is_operator() then
         return session_module;
@@ -170,7 +171,8 @@ language plpgsql stable security definer set search_path = pg_catalog, pg_temp s
 declare
     owner_tenant constant text := flyball.caller_tenant();
 begin
-    return case when owner_tenant <> '' then 'tenant:' || owner_tenant when flyball.is_operator() then '' else 'role:' || flyball.caller() end;
+    return case when owner_tenant <> '' then 'tenant:' || owner_tenant when flyball.is_operator() then ''
+        else 'role:' || flyball.caller() end;
 end $$;
 
 -- The tenant that owns a throttle, by its name: `notify:<tenant>`, `ws:<tenant>`,
@@ -208,8 +210,8 @@ begin
         hint = 'Nothing was changed.';
 end $$;
 
--- The function that the caller has called, for a refusal: messages are enqueued as jobs, and the context
--- of the call tells.
+-- The function that the caller has called, for a refusal: messages are enqueued as jobs, and the
+-- context of the call tells.
 create function flyball.called_function(context text, otherwise text) returns text
 language sql immutable parallel safe
 return case when context ~ '\mflyball\.notify\(' then 'notify' when context ~ '\mflyball\.notify_many\(' then 'notify_many'
@@ -241,12 +243,14 @@ begin
             when 'number' then to_jsonb((n.value)::numeric + coalesce((a.after -> n.key)::numeric, 0)) else n.value end)
         from jsonb_each(write_audit.after) n
     )
-    where a.id = write_audit.operation and a.action = write_audit.action and a.actor = actor_name and a.token is not distinct from actor_token
+    where a.id = write_audit.operation and a.action = write_audit.action and a.actor = actor_name
+        and a.token is not distinct from actor_token
         and a.tenant is not distinct from actor_tenant
     returning a.id into entry_id;
     if entry_id is null then
         insert into flyball.audit (actor, action, subject, before, after, why, token, tenant)
-        values (actor_name, write_audit.action, write_audit.subject, write_audit.before, write_audit.after, left(coalesce(write_audit.why, ''), 1000), actor_token, actor_tenant)
+        values (actor_name, write_audit.action, write_audit.subject, write_audit.before, write_audit.after,
+            left(coalesce(write_audit.why, ''), 1000), actor_token, actor_tenant)
         returning id into entry_id;
     end if;
     return entry_id;
@@ -271,7 +275,8 @@ declare
     key flyball.digest_key;
 begin
     select * into strict key from flyball.digest_key;
-    return array(select sha256(key.outer_pad || sha256(key.inner_pad || k.known)) from unnest(known) with ordinality as k(known, n) order by k.n);
+    return array(select sha256(key.outer_pad || sha256(key.inner_pad || k.known))
+        from unnest(known) with ordinality as k(known, n) order by k.n);
 end $$;
 
 -- The mark of a tenant in the notification of a publication. A process that moves the messages of a
@@ -284,9 +289,9 @@ $$;
 
 -- === Addresses ===================================================================================
 
--- The canonical spelling of a recipient, by the rules of core/src/providers/recipient.rs as far as SQL
--- can apply them; null if it cannot: a domain with non-ASCII letters, a URL that is not normalised,
--- and an invalid recipient.
+-- The canonical spelling of a recipient, by the rules of core/src/providers/recipient.rs as far as
+-- SQL can apply them; null if it cannot: a domain with non-ASCII letters, a URL that is not
+-- normalised, and an invalid recipient.
 create function flyball.normal_recipient(channel text, recipient text) returns text
 language sql immutable parallel safe
 return case channel
@@ -374,7 +379,8 @@ begin
     elsif btrim(coalesce(check_recipient.recipient, ''), E' \t\n\r\f' || chr(11)) = '' then
         perform flyball.refuse(what, 'recipient', 'is empty; give the address, number, token, chat or URL');
     elsif octet_length(check_recipient.recipient) > 4096 then
-        perform flyball.refuse(what, 'recipient', format('is %s bytes long; at most 4096 are allowed', octet_length(check_recipient.recipient)));
+        perform flyball.refuse(what, 'recipient', format('is %s bytes long; at most 4096 are allowed',
+            octet_length(check_recipient.recipient)));
     elsif flyball.normal_recipient(check_recipient.channel, check_recipient.recipient) is null then
         perform flyball.refuse(what, 'recipient', case check_recipient.channel
             when 'email' then 'must be exactly one mail address of ASCII letters; one with other letters or an xn-- domain is read by POST and DELETE /api/v1/suppressions'
@@ -397,7 +403,8 @@ $$;
 -- The first line of a text, for a sentence.
 create function flyball.first_line(text text) returns text
 language sql immutable parallel safe
-return case when length(split_part(text, E'\n', 1)) > 200 then left(split_part(text, E'\n', 1), 200) || '…' else split_part(text, E'\n', 1) end;
+return case when length(split_part(text, E'\n', 1)) > 200 then left(split_part(text, E'\n', 1), 200) || '…'
+    else split_part(text, E'\n', 1) end;
 
 -- A value without the secrets that are marked in it, at any depth.
 create function flyball.without_secrets(value jsonb) returns jsonb
@@ -437,8 +444,8 @@ return case jsonb_typeof(value)
         from jsonb_each(value) f)
     else '"***"' end;
 
--- Arguments without what a kind holds: those of a message without its recipient and contents, those of
--- a request without credentials.
+-- Arguments without what a kind holds: those of a message without its recipient and contents, those
+-- of a request without credentials.
 create function flyball.masked_args(kind text, args jsonb) returns jsonb
 language sql immutable parallel safe
 return case

@@ -68,9 +68,10 @@ language sql immutable parallel safe
 return starts_with(throttle, 'notify:') or starts_with(throttle, 'notify-critical:') or starts_with(throttle, 'ws:')
     or starts_with(throttle, 'ws-connections:');
 
--- The throttles of pools take messages, and jobs of other kinds from operators alone. A job of the kind http goes to a
--- server of its producer's choice, and a refusal by that server pauses the lane of the job. In the throttle of a pool
--- that is the lane of a tenant's messages, and in the one of its accounts an account.
+-- The throttles of pools take messages, and jobs of other kinds from operators alone. A job of the
+-- kind http goes to a server of its producer's choice, and a refusal by that server pauses the lane
+-- of the job. In the throttle of a pool that is the lane of a tenant's messages, and in the one of
+-- its accounts an account.
 create function flyball.is_of_pool(throttle text) returns boolean
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set standard_conforming_strings = on as $$
 begin
@@ -96,8 +97,8 @@ return case
             to_json(throttle))
     end;
 
--- The key of a job in its throttle: a message of a tenant that names none has that of its tenant, so that
--- many messages of one tenant delay those of no other.
+-- The key of a job in its throttle: a message of a tenant that names none has that of its tenant,
+-- so that many messages of one tenant delay those of no other.
 create function flyball.message_key(kind text, key text, tenant text) returns text
 language sql immutable parallel safe
 return case when kind = 'notification' and key = '' then tenant else key end;
@@ -332,11 +333,13 @@ return case
             where coalesce(jsonb_typeof(retry -> 'delay_s'), 'null') = 'null'
             union all
             select b.n, format('%s is %s; allowed are %s', f.name,
-                left(case when jsonb_typeof(f.value) = 'number' then trim_scale(f.value::numeric)::text else f.value::text end, 40), b.allowed)
+                left(case when jsonb_typeof(f.value) = 'number' then trim_scale(f.value::numeric)::text else f.value::text end, 40),
+                b.allowed)
             from jsonb_each(retry) as f(name, value)
             join (values (1, 'delay_s', 0.001, 31622400, '0.001 to 31622400 seconds (366 days)'),
                 (2, 'factor', 1, 100, '1 (always the same) to 100'),
-                (3, 'max_delay_s', 0.001, 31622400, '0.001 to 31622400 seconds (366 days)')) as b(n, name, low, high, allowed) on b.name = f.name
+                (3, 'max_delay_s', 0.001, 31622400, '0.001 to 31622400 seconds (366 days)')) as b(n, name, low, high, allowed)
+                on b.name = f.name
             where jsonb_typeof(f.value) <> 'null'
                 and case when jsonb_typeof(f.value) = 'number' then f.value::numeric not between b.low and b.high else true end
             union all
@@ -351,16 +354,16 @@ language sql immutable parallel safe
 return case when jsonb_typeof(options -> 'after') = 'array' then (
     select array_agg(distinct e.id::numeric::bigint) from jsonb_array_elements_text(options -> 'after') as e(id)) end;
 
--- Returns what is wrong with the jobs after which one runs, or null, if there is no `absent` one of the
--- caller's own. A job of others is like none.
+-- Returns what is wrong with the jobs after which one runs, or null, if there is no `absent` one of
+-- the caller's own. A job of others is like none.
 create function flyball.after_problem(absent bigint, replaces boolean) returns text
 language sql immutable parallel safe
 return case
     when replaces then 'cannot be used together with replace or debounce: the job may take the place of one that waits for no other'
     when absent is not null then format('%s is not the number of a job of yours whose history is kept', absent) end;
 
--- Returns what is wrong with the webhooks of a job besides their form, and its error code, or nothing. A
--- call is a job of the kind `http`, so nobody gets one who may not enqueue those.
+-- Returns what is wrong with the webhooks of a job besides their form, and its error code, or
+-- nothing. A call is a job of the kind `http`, so nobody gets one who may not enqueue those.
 create function flyball.check_webhooks(options jsonb, replaces boolean, trusted boolean, out field text, out message text, out code text)
 language plpgsql stable as $$
 begin
@@ -406,7 +409,8 @@ begin
         message := format('must be an object, not %s', jsonb_typeof(options));
         return;
     end if;
-    select format('%s is not an option of a job; allowed are tags, after, after_failure, on_complete, on_dead, webhook_secret, retry', to_json(left(o.name, 64))), 'options' into message, field
+    select format('%s is not an option of a job; allowed are tags, after, after_failure, on_complete, on_dead, webhook_secret, retry',
+        to_json(left(o.name, 64))), 'options' into message, field
     from jsonb_object_keys(options) as o(name)
     where o.name not in ('tags', 'after', 'after_failure', 'on_complete', 'on_dead', 'webhook_secret', 'retry')
     limit 1;
@@ -425,10 +429,12 @@ begin
         end if;
         for tag in select t.value from jsonb_array_elements(options -> 'tags') t loop
             message := case
-                when jsonb_typeof(tag) <> 'string' then format('has an element that is a %s; allowed are texts of 1 to 64 bytes', jsonb_typeof(tag))
+                when jsonb_typeof(tag) <> 'string'
+                    then format('has an element that is a %s; allowed are texts of 1 to 64 bytes', jsonb_typeof(tag))
                 when octet_length(tag #>> '{}') not between 1 and 64
                     then format('has an element of %s bytes; allowed are texts of 1 to 64 bytes', octet_length(tag #>> '{}'))
-                when tag #>> '{}' ~ '[\u0001-\u001f\u007f-\u009f]' then format('%s has a control character, which no tag may have', tag) end;
+                when tag #>> '{}' ~ '[\u0001-\u001f\u007f-\u009f]'
+                    then format('%s has a control character, which no tag may have', tag) end;
             if message is not null then
                 return;
             end if;
@@ -468,7 +474,8 @@ begin
         message := case
             when jsonb_typeof(options -> field) = 'null' or not options ? field then null
             when jsonb_typeof(options -> field) <> 'string' then format('must be a URL, not %s', jsonb_typeof(options -> field))
-            when octet_length(options ->> field) > 2048 then format('is %s bytes long; at most 2048 are allowed', octet_length(options ->> field))
+            when octet_length(options ->> field) > 2048
+                then format('is %s bytes long; at most 2048 are allowed', octet_length(options ->> field))
             when options ->> field !~* '^https?://[!-"$-.0->A-[\]-~]+([/?#][!-~]*)?$'
                 then 'must be a URL in ASCII that begins with https:// or http://, has a host, and has no blanks and no name or password' end;
         if message is not null then
@@ -480,7 +487,8 @@ begin
     if options ? field and jsonb_typeof(options -> field) <> 'null' then
         message := case
             -- The secret itself may be here by mistake, so it is not shown.
-            when jsonb_typeof(options -> field) <> 'string' or options ->> field !~ '^[A-Za-z0-9_]{1,64}$' or options ->> field like 'whsec\_%'
+            when jsonb_typeof(options -> field) <> 'string' or options ->> field !~ '^[A-Za-z0-9_]{1,64}$'
+                or options ->> field like 'whsec\_%'
                 then 'must be the name of a secret, 1 to 64 letters, digits or underscores: the secret itself is in the variable FLYBALL_WEBHOOK_SECRET_<NAME> of the workers'
             when coalesce(options ->> 'on_complete', options ->> 'on_dead') is null then 'needs an on_complete or an on_dead' end;
         if message is not null then
@@ -564,13 +572,14 @@ create function flyball.notification_priority(args jsonb) returns int
 language sql immutable parallel safe
 return case args ->> 'priority' when 'critical' then 0 when 'high' then 1 when 'low' then 3 else 2 end;
 
--- Whether a message has a field that the gates of recipients look at. Such a message is not ready when
--- it is enqueued: it stands in `scheduled` with a turn from -4 to -1, by its priority, where no promotion
--- sees it, until a planner has taken it through the gates.
+-- Whether a message has a field that the gates of recipients look at. Such a message is not ready
+-- when it is enqueued: it stands in `scheduled` with a turn from -4 to -1, by its priority, where
+-- no promotion sees it, until a planner has taken it through the gates.
 create function flyball.needs_plan(kind text, args jsonb) returns boolean
 language sql immutable parallel safe
 return kind = 'notification'
-    and (args ?| array['recipient', 'category', 'template_id', 'actor', 'digest', 'at_most', 'dedup_key', 'local_time'] or args ->> 'channel' = 'inapp');
+    and (args ?| array['recipient', 'category', 'template_id', 'actor', 'digest', 'at_most', 'dedup_key', 'local_time']
+        or args ->> 'channel' = 'inapp');
 
 -- Whether a text is a time of the recipient's clock, as `LocalTime::parse` reads it.
 create function flyball.is_local_time(value text) returns boolean
@@ -584,21 +593,21 @@ return case
 
 -- === A waiting job is rewritten ==================================================================
 
--- A job is written once, except while it waits: a job with `replace` or `debounce` takes the place of the
--- waiting one, and people change fields of one. Both take its row out of the queue, rewrite the job, and
--- put a new row in. The transaction that takes the row has the job, and only snapshots that see
--- the new row also see the job as it is now, so no claim runs a mix of the two.
+-- A job is written once, except while it waits: a job with `replace` or `debounce` takes the place
+-- of the waiting one, and people change fields of one. Both take its row out of the queue, rewrite
+-- the job, and put a new row in. The transaction that takes the row has the job, and only snapshots
+-- that see the new row also see the job as it is now, so no claim runs a mix of the two.
 
--- Takes a waiting job out of its queue and returns its place; nulls if it does not wait. `run_at` is
--- null for one that was ready.
+-- Takes a waiting job out of its queue and returns its place; nulls if it does not wait. `run_at`
+-- is null for one that was ready.
 create function flyball.take_waiting(job_id bigint) returns flyball.scheduled
 language plpgsql volatile as $$
 #variable_conflict use_variable
 declare
     taken flyball.scheduled;
 begin
-    -- Promotion moves a job from here to `ready`, so this is the order of the search. The transaction that
-    -- deletes the row has the job: a claim skips it or was faster.
+    -- Promotion moves a job from here to `ready`, so this is the order of the search. The
+    -- transaction that deletes the row has the job: a claim skips it or was faster.
     delete from flyball.scheduled s where s.job_id = job_id returning s.* into taken;
     if not found then
         delete from flyball.ready r
@@ -610,8 +619,8 @@ begin
     return taken;
 end $$;
 
--- Writes all that can change in a job that was taken out of its queue. With new arguments the cursor of
--- the old ones is forgotten.
+-- Writes all that can change in a job that was taken out of its queue. With new arguments the
+-- cursor of the old ones is forgotten.
 create function flyball.rewrite_job(job flyball.job, has_new_args boolean) returns void
 language plpgsql volatile as $$
 #variable_conflict use_variable
@@ -632,9 +641,9 @@ end $$;
 
 -- Enqueues one job with validated arguments by all rules; the entry points call it for anything
 -- beyond a plain insert. Only the places of many messages in the queue of their tenant are taken
--- together, behind all their unique keys. If the throttle's knob `over_limit` is merge, a job with a
--- unique key replaces the waiting one, as with `replace`, and the history of that one records it. The
--- recorded knobs are at most a second or so old; an unreadable knob counts as wait.
+-- together, behind all their unique keys. If the throttle's knob `over_limit` is merge, a job with
+-- a unique key replaces the waiting one, as with `replace`, and the history of that one records it.
+-- The recorded knobs are at most a second or so old; an unreadable knob counts as wait.
 create function flyball.admit(
     entry_point text,
     kind text, args jsonb, throttle text, key text, priority int, run_at timestamptz, max_attempts int,
@@ -660,8 +669,8 @@ declare
     digest       bytea;
     until        timestamptz := now() + unique_for;
     burst_start  timestamptz := case when debounce is not null then now() end;
-    -- A member does not take the place of a job that its group does not count, and one that waits for
-    -- others or has webhooks not that of a job without.
+    -- A member does not take the place of a job that its group does not count, and one that waits
+    -- for others or has webhooks not that of a job without.
     merges       constant boolean := unique_key is not null and unique_for is null and debounce is null and not replace and group_id is null
         and not coalesce(options ?| array['on_complete', 'on_dead'] or options -> 'after' <> '[]', false)
         and exists (select from flyball.knobs b where b.throttle = throttle and b.fields ->> 'over_limit' = 'merge');
@@ -712,7 +721,9 @@ begin
                 exists (select from flyball.lease l where l.job_id = holder.job_id) as is_running
             into holder_state;
             continue when replaces and holder_state.is_waiting;
-            if not replaces and (holder.expires_at > now() or holder.expires_at is null and (holder_state.is_waiting or holder_state.is_running)) then
+            if not replaces and (holder.expires_at > now()
+                or holder.expires_at is null and (holder_state.is_waiting or holder_state.is_running))
+            then
                 job_id := holder.job_id;
                 duplicate := true;
                 return;
@@ -738,8 +749,8 @@ begin
             burst_start := coalesce(holder.since, burst_start);
         end if;
         due_at := least(due_at, burst_start + coalesce(debounce_max, debounce * 10));
-        -- A job that replaces holds its key until it has ended. One that was taken for a time stays taken
-        -- for it, but would be free too early if that time is over before the job can run.
+        -- A job that replaces holds its key until it has ended. One that was taken for a time stays
+        -- taken for it, but would be free too early if that time is over before the job can run.
         until := case when holder.expires_at > greatest(due_at, now()) then holder.expires_at end;
         update flyball.unique_holder as u set since = burst_start, expires_at = until
         where u.digest = digest and (u.since is distinct from burst_start or u.expires_at is distinct from until);
@@ -816,7 +827,9 @@ begin
         values (target_lane, priority, job_id, cost, unique_key is not null and unique_for is null);
         -- Producers notify only while a dispatcher sleeps: an active one sees new jobs by their
         -- ids. A job with an old id that just came to this lane would be found late.
-        if replaced and (taken.run_at is not null or taken.lane_id <> target_lane) or coalesce((select d.asleep from flyball.wakeup d), true) then
+        if replaced and (taken.run_at is not null or taken.lane_id <> target_lane)
+            or coalesce((select d.asleep from flyball.wakeup d), true)
+        then
             perform pg_notify('flyball', target_lane::text);
         end if;
     else
@@ -875,7 +888,8 @@ begin
     if run_at is null and unique_key is null and unique_for is null and debounce is null and debounce_max is null and not replace
         and "group" is null and tags is null and after is null and after_failure is null
         and on_complete is null and on_dead is null and webhook_secret is null and retry is null
-        -- A number that does not fit into its column would fail before the condition below refuses it.
+        -- A number that does not fit into its column would fail before the condition below refuses
+        -- it.
         and priority between 0 and 3 and max_attempts between 1 and 1000
     then
         -- The whole of a plain job. It inserts nothing if `check_job` might refuse, if today's
@@ -890,8 +904,10 @@ begin
             from flyball.kind k
             where k.name = kind and case when k.public then true else flyball.may_enqueue(kind) end
                 and octet_length(args::text) <= 262144
-                and throttle ~ '^[A-Za-z0-9._/:{}-]+$' and octet_length(throttle) <= 128 and left(throttle, 4) <> 'api:' and left(throttle, 6) <> 'limit:'
-                and left(throttle, 7) not in ('notify:', 'tenant:') and (kind <> 'notification' or flyball.caller_tenant() = '' and not flyball.needs_plan(kind, args))
+                and throttle ~ '^[A-Za-z0-9._/:{}-]+$' and octet_length(throttle) <= 128 and left(throttle, 4) <> 'api:'
+                and left(throttle, 6) <> 'limit:'
+                and left(throttle, 7) not in ('notify:', 'tenant:') and (kind <> 'notification' or flyball.caller_tenant() = ''
+                    and not flyball.needs_plan(kind, args))
                 and not flyball.is_of_admission(throttle)
                 and right(throttle, 9) <> ':accounts' and throttle <> 'flyball:alerts' and (throttle <> 'webhooks' or key = '')
                 and (kind = 'notification' or not exists (select from flyball.knobs b where b.throttle = throttle || ':accounts'))
@@ -950,8 +966,8 @@ begin
         traceparent, timeout, debounce, debounce_max, replace, flyball.unique_owner(), flyball.caller_module(), group_id => "group",
         options => options) a;
     if flyball.needs_plan(kind, args) then
-        perform flyball.refuse_capped(flyball.caller_tenant(), array[job_id], array[kind], array[args], array[coalesce(now() + debounce, run_at)],
-            array[duplicate]);
+        perform flyball.refuse_capped(flyball.caller_tenant(), array[job_id], array[kind], array[args],
+            array[coalesce(now() + debounce, run_at)], array[duplicate]);
     end if;
 end $$;
 comment on function flyball.enqueue is 'Enqueues one job in the caller''s own transaction. See the README for the meaning of each argument.';
@@ -1049,7 +1065,9 @@ begin
     end if;
     if messages and '' = any (keys) then
         keys := array(
-            select flyball.message_key(g.kind, g.key, owner_tenant) from unnest(kinds, keys) with ordinality as g(kind, key, n) order by g.n);
+            select flyball.message_key(g.kind, g.key, owner_tenant)
+            from unnest(kinds, keys) with ordinality as g(kind, key, n)
+            order by g.n);
     end if;
 
     -- Each column is checked as a whole, which is far cheaper than checking each job. Only if a
@@ -1058,25 +1076,30 @@ begin
         and array_remove(unique_fors, null) = '{}' and array_remove(debounces, null) = '{}' and array_remove(debounce_maxes, null) = '{}'
         and false = all (replaces)
         and case when kinds[1] = all (kinds) then exists (select from flyball.kind k where k.name = kinds[1] and (trusted or k.public))
-                 else kinds <@ array(select k.name from flyball.kind k where k.name in (select distinct unnest(kinds)) and (trusted or k.public)) end
+                 else kinds <@ array(select k.name from flyball.kind k where k.name in (select distinct unnest(kinds))
+                     and (trusted or k.public)) end
         and array_position(args, null) is null
         and 262144 >= all (select octet_length(a::text) from unnest(args) as a)
         and case when throttles[1] = all (throttles) then throttles[1] ~ '^[A-Za-z0-9._/:{}-]+$' and octet_length(throttles[1]) <= 128
                       and not flyball.is_of_admission(throttles[1])
-                      and (trusted or left(throttles[1], 4) <> 'api:' and left(throttles[1], 6) <> 'limit:' and left(throttles[1], 7) not in ('notify:', 'tenant:'))
+                      and (trusted or left(throttles[1], 4) <> 'api:' and left(throttles[1], 6) <> 'limit:'
+                          and left(throttles[1], 7) not in ('notify:', 'tenant:'))
                  else true = all (select t ~ '^[A-Za-z0-9._/:{}-]+$' and octet_length(t) <= 128 and not flyball.is_of_admission(t)
-                                      and (trusted or left(t, 4) <> 'api:' and left(t, 6) <> 'limit:' and left(t, 7) not in ('notify:', 'tenant:'))
+                                      and (trusted or left(t, 4) <> 'api:' and left(t, 6) <> 'limit:'
+                                          and left(t, 7) not in ('notify:', 'tenant:'))
                                   from (select distinct unnest(throttles) as t) as t) end
         and (trusted or 'webhooks' <> all (throttles) and 'flyball:alerts' <> all (throttles) and not exists (
             select from (select distinct unnest(throttles) as name) as t
             where right(t.name, 9) = ':accounts'
-                or not 'notification' = all (kinds) and exists (select from flyball.knobs b where b.throttle = t.name || ':accounts' offset 0)))
+                or not 'notification' = all (kinds)
+                    and exists (select from flyball.knobs b where b.throttle = t.name || ':accounts' offset 0)))
         and 512 >= all (select octet_length(k) from unnest(keys) as k)
         and 0 <= all (priorities) and 3 >= all (priorities)
         and (trusted or owner_tenant = '' or 0 <> all (priorities) or 'notification' <> all (kinds))
         and 1 <= all (max_attempts) and 1000 >= all (max_attempts)
         and 0 < all (costs) and 1 >= all (costs)
-        and not exists (select from flyball.knobs b where b.throttle = any(array(select distinct unnest(throttles))) and b.fields ? 'max_cost')
+        and not exists (
+            select from flyball.knobs b where b.throttle = any(array(select distinct unnest(throttles))) and b.fields ? 'max_cost')
         and (untraced or true = all (select flyball.is_traceparent(t) from unnest(array_remove(traceparents, null)) as t))
         and (untimed or 1e-6 <= all (array_remove(timeouts, null)) and 366 * 86400.0 >= all (array_remove(timeouts, null)))) is not true
     then
@@ -1110,7 +1133,9 @@ begin
         end loop;
         -- A null within is like none, as well.
         extras := array(
-            select nullif(nullif(jsonb_strip_nulls(g.options), '{}'), 'null') from unnest(options) with ordinality as g(options, n) order by g.n);
+            select nullif(nullif(jsonb_strip_nulls(g.options), '{}'), 'null')
+            from unnest(options) with ordinality as g(options, n)
+            order by g.n);
         extras := case when array_remove(extras, null) <> '{}' then extras end;
     end if;
     if extras is not null then
@@ -1131,8 +1156,9 @@ begin
         for one in
             select g.n, flyball.after_problem(g.absent, g.replaces) as message
             from (
-                select a.n, a.replaces, case when (select 1 from flyball.job j where j.id = a.id and j.tenant = owner_tenant limit 1) is null
-                    then a.id end as absent
+                select a.n, a.replaces,
+                    case when (select 1 from flyball.job j where j.id = a.id and j.tenant = owner_tenant limit 1) is null
+                        then a.id end as absent
                 from (
                     select g.n, g.replace or g.debounce is not null as replaces, unnest(flyball.after_of(g.options)) as id
                     from unnest(extras, replaces, debounces) with ordinality as g(options, replace, debounce, n)
@@ -1212,7 +1238,8 @@ begin
         end loop;
     end if;
 
-    ids := case when joins is null and not calls then array(select (today << 38) | (nextval('flyball.job_seq') << 1) from generate_series(1, size))
+    ids := case when joins is null and not calls
+            then array(select (today << 38) | (nextval('flyball.job_seq') << 1) from generate_series(1, size))
         else array(
             select (today << 38) | (nextval('flyball.job_seq') << 1)
                 | (g.id is not null or coalesce(g.options ?| array['on_complete', 'on_dead'], false))::int
@@ -1393,7 +1420,8 @@ begin
             (8, 'unique_keys', array_ndims(unique_keys), cardinality(unique_keys)),
             (9, 'unique_fors', array_ndims(unique_fors), cardinality(unique_fors)), (10, 'costs', array_ndims(costs), cardinality(costs)),
             (11, 'traceparents', array_ndims(traceparents), cardinality(traceparents)),
-            (12, 'timeouts', array_ndims(timeouts), cardinality(timeouts)), (13, 'debounces', array_ndims(debounces), cardinality(debounces)),
+            (12, 'timeouts', array_ndims(timeouts), cardinality(timeouts)),
+            (13, 'debounces', array_ndims(debounces), cardinality(debounces)),
             (14, 'debounce_maxes', array_ndims(debounce_maxes), cardinality(debounce_maxes)),
             (15, 'replaces', array_ndims(replaces), cardinality(replaces)),
             (16, 'groups', array_ndims(groups), coalesce(cardinality(groups), cardinality(kinds))),
@@ -1405,12 +1433,13 @@ begin
             message = format('enqueue_rows: %s: %s', wrong.name, wrong.problem);
     end if;
     if kinds is null or 'notification' <> all (kinds) then
-        return query select * from flyball.enqueue_rows_as(flyball.unique_owner(), flyball.is_operator(), kinds, args, throttles, keys, priorities,
-            run_ats, max_attempts, unique_keys, unique_fors, costs, traceparents, timeouts, debounces, debounce_maxes, replaces,
+        return query select * from flyball.enqueue_rows_as(flyball.unique_owner(), flyball.is_operator(), kinds, args, throttles, keys,
+            priorities, run_ats, max_attempts, unique_keys, unique_fors, costs, traceparents, timeouts, debounces, debounce_maxes, replaces,
             flyball.caller_module(), false, groups, options);
         return;
     end if;
-    select array_agg(e.job_id order by e.n), array_agg(e.duplicate order by e.n), array_agg(e.replaced order by e.n), array_agg(e.backlog order by e.n)
+    select array_agg(e.job_id order by e.n), array_agg(e.duplicate order by e.n), array_agg(e.replaced order by e.n),
+        array_agg(e.backlog order by e.n)
     into ids, repeats, replaced, backlogs
     from flyball.enqueue_rows_as(flyball.unique_owner(), flyball.is_operator(), kinds, args, throttles, keys, priorities,
         run_ats, max_attempts, unique_keys, unique_fors, costs, traceparents, timeouts, debounces, debounce_maxes, replaces,
@@ -1552,13 +1581,17 @@ begin
                         continue;
                     elsif expected_type is not null and type <> expected_type then
                         problem := format('must be a %s, not %s', expected_type, type);
-                    elsif name in ('priority', 'max_attempts') and (value::numeric <> trunc(value::numeric) or abs(value::numeric) > 1e9) then
+                    elsif name in ('priority', 'max_attempts')
+                        and (value::numeric <> trunc(value::numeric) or abs(value::numeric) > 1e9)
+                    then
                         problem := format('must be a whole number, not %s', left(value::text, 40));
                     elsif name = 'group' and (value::numeric <> trunc(value::numeric) or value::numeric not between 1 and 1e15) then
                         problem := format('must be the number of a group, not %s', left(value::text, 40));
                     elsif name = 'cost' and value::numeric <> 0 and abs(value::numeric) not between 1e-300 and 1e300 then
                         problem := 'is out of range; allowed is more than 0 and at most 1e9 tokens';
-                    elsif name = any(duration_fields) and type = 'number' and value::numeric <> 0 and abs(value::numeric) not between 1e-300 and 1e9 then
+                    elsif name = any(duration_fields) and type = 'number' and value::numeric <> 0
+                        and abs(value::numeric) not between 1e-300 and 1e9
+                    then
                         problem := out_of_range;
                     elsif name = any(duration_fields) and type not in ('number', 'string') then
                         problem := format('must be seconds or an interval text, not %s', type);

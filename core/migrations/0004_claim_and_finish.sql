@@ -33,8 +33,8 @@ create trigger scheduled_changes_turn before update of retry on flyball.schedule
 
 -- === Jobs that wait for others ===================================================================
 
--- The states of jobs: 'live' until they have ended, else 'completed', 'dead' or 'cancelled'. One that
--- is gone counts as cancelled. One statement and so one snapshot, in which a job stands in one
+-- The states of jobs: 'live' until they have ended, else 'completed', 'dead' or 'cancelled'. One
+-- that is gone counts as cancelled. One statement and so one snapshot, in which a job stands in one
 -- place; and one plan for all of them. It is volatile, so that it takes its view after it has
 -- waited for a day that is being emptied: one that is stable reads with the older view of its
 -- caller, and finds that day without jobs.
@@ -189,7 +189,8 @@ begin
                 limit 20 * most
             ) a
             cross join lateral (
-                select s.job_id from flyball.scheduled s where s.job_id = a.job_id and coalesce(s.turn < -4, false) limit 1 for update skip locked
+                select s.job_id from flyball.scheduled s where s.job_id = a.job_id and coalesce(s.turn < -4, false)
+                limit 1 for update skip locked
             ) w
             limit most
         ) h
@@ -225,7 +226,8 @@ begin
         select array(select g.job_id from gone g) into gone_jobs;
         cancelled_jobs := cancelled_jobs || gone_jobs;
         exit when gone_jobs = '{}' or cardinality(cancelled_jobs) >= most;
-        -- On to those that wait for what has just been cancelled; those that run anyway are left to the next call.
+        -- On to those that wait for what has just been cancelled; those that run anyway are left to
+        -- the next call.
         causes := gone_jobs;
         chained := array(
             select distinct h.job_id
@@ -241,7 +243,8 @@ begin
                     limit 20 * most
                 ) a
                 cross join lateral (
-                    select s.job_id from flyball.scheduled s where s.job_id = a.job_id and coalesce(s.turn < -4, false) limit 1 for update skip locked
+                    select s.job_id from flyball.scheduled s where s.job_id = a.job_id and coalesce(s.turn < -4, false)
+                    limit 1 for update skip locked
                 ) w
                 limit most - cardinality(cancelled_jobs)
             ) h
@@ -342,8 +345,8 @@ create trigger revived_member after delete on flyball.dead
 
 -- === Webhooks ====================================================================================
 
--- The rate-limit key of calls: a tenant has one for all of its own, however many hosts it names; the
--- operators have one for each host.
+-- The rate-limit key of calls: a tenant has one for all of its own, however many hosts it names;
+-- the operators have one for each host.
 create function flyball.webhook_key(tenant text, url text) returns text
 language sql immutable parallel safe
 return case when tenant <> '' then tenant else left(lower(substring(url from '^[a-zA-Z]+://([^/?#]+)')), 128) end;
@@ -358,7 +361,8 @@ return (
             || jsonb_build_object('body', jsonb_build_object(
                 'type', 'job.' || (c).event, 'timestamp', flyball.time_text((c).at),
                 'data', jsonb_build_object(
-                        'id', (j).id, 'kind', (j).kind, 'throttle', (j).throttle, 'key', (j).key, 'tags', coalesce(to_jsonb((j).tags), '[]'),
+                        'id', (j).id, 'kind', (j).kind, 'throttle', (j).throttle, 'key', (j).key,
+                        'tags', coalesce(to_jsonb((j).tags), '[]'),
                         'group', (j).group_id, 'attempt', coalesce(a.attempt, 0), 'max_attempts', (j).max_attempts,
                         'created_at', flyball.time_text((j).created_at), 'started_at', flyball.time_text(a.started_at),
                         'ended_at', flyball.time_text((c).at))
@@ -431,8 +435,8 @@ begin
                 delete from flyball.webhook_call c where c.id = any(calls);
                 enqueued := enqueued + cardinality(calls);
                 exit when single = 0;
-            exception when data_exception or integrity_constraint_violation or raise_exception or configuration_limit_exceeded or insufficient_privilege
-                or lock_not_available then
+            exception when data_exception or integrity_constraint_violation or raise_exception or configuration_limit_exceeded
+                or insufficient_privilege or lock_not_available then
                 if single <> 0 then
                     update flyball.webhook_call c
                     set problem = left(sqlerrm, 1000), retry_at = clock_timestamp()

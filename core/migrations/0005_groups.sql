@@ -1,20 +1,21 @@
--- Chapter 5: groups: jobs that are counted together, and a callback job when all of them have ended.
+-- Chapter 5: groups: jobs that are counted together, and a callback job when all of them have
+-- ended.
 --
 -- No job waits for its group. Adding a job, or ending one, writes a row of its own and never the
--- group's; so an open transaction that added a job holds up no other. The first process that comes by
--- adds these rows to the group's counts, under the lock of the group's row, and the one that finds the
--- last job ended enqueues the callback in the same transaction.
+-- group's; so an open transaction that added a job holds up no other. The first process that comes
+-- by adds these rows to the group's counts, under the lock of the group's row, and the one that
+-- finds the last job ended enqueues the callback in the same transaction.
 
 -- === Members =====================================================================================
 
--- The owner of groups among the owners of unique keys: tokens without a tenant and schedules are the
--- operators'.
+-- The owner of groups among the owners of unique keys: tokens without a tenant and schedules are
+-- the operators'.
 create function flyball.group_owner(owner text) returns text
 language sql immutable parallel safe
 return case when starts_with(owner, 'tenant:') or starts_with(owner, 'role:') then owner else '' end;
 
--- Returns what is wrong with joining a group, or null. Until the transaction ends the group cannot be
--- sealed: what seals it sees all that joined. A group of others is like none.
+-- Returns what is wrong with joining a group, or null. Until the transaction ends the group cannot
+-- be sealed: what seals it sees all that joined. A group of others is like none.
 create function flyball.check_group(group_id bigint, owner text, replaces boolean) returns text
 language plpgsql volatile as $$
 #variable_conflict use_variable
@@ -119,13 +120,14 @@ begin
                 jsonb_build_array(flyball.callback_with(g.callback, flyball.group_counts(g)))) e;
             if enqueued.is_taken then
                 raise exception using errcode = '23505',
-                    message = format('callback.unique_key: job %s holds it; the callback is enqueued when the key is free', enqueued.job_id);
+                    message = format('callback.unique_key: job %s holds it; the callback is enqueued when the key is free',
+                        enqueued.job_id);
             end if;
             callback := enqueued.job_id;
             perform set_config('lock_timeout', caller_timeout, true);
         end if;
-    exception when data_exception or integrity_constraint_violation or raise_exception or configuration_limit_exceeded or insufficient_privilege
-        or lock_not_available then
+    exception when data_exception or integrity_constraint_violation or raise_exception or configuration_limit_exceeded
+        or insufficient_privilege or lock_not_available then
         update flyball.job_group u
         set callback_problem = case sqlstate
                 when '55P03' then 'callback: an open transaction holds what it needs, such as its unique_key; it is enqueued when that is free'
@@ -211,7 +213,8 @@ begin
     end if;
     begin
         perform flyball.enqueue_many(jsonb_build_array(flyball.callback_with(callback, jsonb_build_object('id', 1000000000000000,
-            'name', name, 'jobs', 1000000000000000, 'completed', 1000000000000000, 'dead', 1000000000000000, 'cancelled', 1000000000000000))));
+            'name', name, 'jobs', 1000000000000000, 'completed', 1000000000000000, 'dead', 1000000000000000,
+            'cancelled', 1000000000000000))));
         raise exception using errcode = 'FB001';
     exception
         when sqlstate 'FB001' then
@@ -228,8 +231,8 @@ begin
     end;
 end $$;
 
--- Seals a group of an owner; null for any. Returns 'sealed', 'ended' if all its jobs have ended by now,
--- 'already sealed', 'already ended' or 'not found'.
+-- Seals a group of an owner; null for any. Returns 'sealed', 'ended' if all its jobs have ended by
+-- now, 'already sealed', 'already ended' or 'not found'.
 create function flyball.seal_group_of(group_id bigint, owner text) returns text
 language plpgsql volatile as $$
 #variable_conflict use_variable
@@ -249,8 +252,8 @@ begin
     return case when flyball.settle_group(group_id) then 'ended' else 'sealed' end;
 end $$;
 
--- Creates a group for an owner of unique keys, with jobs that were checked, which seal it; the HTTP API
--- knows its tokens. Rights are those of the caller.
+-- Creates a group for an owner of unique keys, with jobs that were checked, which seal it; the HTTP
+-- API knows its tokens. Rights are those of the caller.
 create function flyball.create_group_as(owner text, module text, name text, callback jsonb, jobs jsonb,
     out group_id bigint, out job_ids bigint[], out duplicates boolean[])
 language plpgsql volatile as $$
@@ -267,8 +270,8 @@ begin
     end if;
 end $$;
 
--- Creates a group in the caller's own transaction and returns its number. With `jobs`, up to 10,000 of
--- them, it is sealed; without, jobs join by their field `group` until flyball.seal_group.
+-- Creates a group in the caller's own transaction and returns its number. With `jobs`, up to 10,000
+-- of them, it is sealed; without, jobs join by their field `group` until flyball.seal_group.
 create function flyball.create_group(callback jsonb default null, name text default '', jobs jsonb default null,
     out group_id bigint, out job_ids bigint[], out duplicates boolean[])
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set standard_conforming_strings = on as $$
@@ -299,8 +302,8 @@ begin
 end $$;
 comment on function flyball.create_group is 'Creates a group of jobs, with a callback job for when all have ended.';
 
--- The groups that the caller reaches: all of them for an operator that acts for no tenant (null), else
--- those of one owner.
+-- The groups that the caller reaches: all of them for an operator that acts for no tenant (null),
+-- else those of one owner.
 create function flyball.group_reach() returns text
 language sql stable
 return case when flyball.is_operator() and flyball.caller_tenant() = '' then null else flyball.group_owner(flyball.unique_owner()) end;
@@ -344,8 +347,8 @@ begin
 end $$;
 comment on function flyball.show_group is 'A group of the caller''s: its state, its counts and its callback.';
 
--- The caller's groups as flyball.show_group shows them, newest first; of a state, or created before a
--- time. Groups that are never sealed stay open for ever.
+-- The caller's groups as flyball.show_group shows them, newest first; of a state, or created before
+-- a time. Groups that are never sealed stay open for ever.
 create function flyball.list_groups(in_state text default null, created_before timestamptz default null, before bigint default null,
     most int default 100)
 returns setof jsonb
@@ -375,9 +378,10 @@ comment on function flyball.list_groups is 'The caller''s groups, newest first.'
 
 -- === Cancel ======================================================================================
 
--- Cancels up to max_jobs jobs of a group: waiting ones at once, running ones are asked to stop; no more
--- can join. When all have ended, the callback is enqueued. While `more` is true, call again. Nulls if
--- there is no such group. A member that is in no table of jobs any more counts as cancelled.
+-- Cancels up to max_jobs jobs of a group: waiting ones at once, running ones are asked to stop; no
+-- more can join. When all have ended, the callback is enqueued. While `more` is true, call again.
+-- Nulls if there is no such group. A member that is in no table of jobs any more counts as
+-- cancelled.
 create function flyball.cancel_group(group_id bigint, by text default null, why text default '', tenant text default null,
     max_jobs int default 1000, out cancelled bigint, out requested bigint, out more boolean)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off

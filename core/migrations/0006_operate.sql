@@ -25,7 +25,9 @@ language sql volatile security definer set search_path = pg_catalog, pg_temp set
 set standard_conforming_strings = on set jit = off as $$
     select case
         when exists (select from flyball.lease l where l.job_id = j.id) then 'running'
-        when exists (select from flyball.ready r where r.lane_id in (j.lane_id, j.admission_lane) and r.priority = j.priority and r.job_id = j.id) then 'ready'
+        when exists (
+            select from flyball.ready r
+            where r.lane_id in (j.lane_id, j.admission_lane) and r.priority = j.priority and r.job_id = j.id) then 'ready'
         when exists (select from flyball.scheduled s where s.job_id = j.id and s.retry) then 'retryable'
         when exists (select from flyball.scheduled s where s.job_id = j.id) then 'scheduled'
         when exists (select from flyball.dead d where d.job_id = j.id) then 'dead'
@@ -134,19 +136,22 @@ begin
     end if;
     delete from flyball.unique_holder
     where digest = any(array(
-        select u.digest from flyball.unique_holder u where u.digest = any(digests) and coalesce(u.expires_at <= now(), false) for update skip locked
+        select u.digest from flyball.unique_holder u where u.digest = any(digests) and coalesce(u.expires_at <= now(), false)
+        for update skip locked
     ));
     -- Like a second producer, this waits for a first one that has not committed; in the order in
     -- which every transaction takes many keys.
     insert into flyball.unique_holder (digest, job_id) select unnest(digests), unnest(ids) on conflict do nothing;
-    return array(select u.job_id from flyball.unique_holder u where u.digest = any(digests) and u.job_id = any(ids) and u.expires_at is null);
+    return array(
+        select u.job_id from flyball.unique_holder u where u.digest = any(digests) and u.job_id = any(ids) and u.expires_at is null);
 end $$;
 
 -- Makes a dead, retryable or scheduled job ready now. A dead one starts over with all its attempts
 -- unless they are kept, and takes its unique key again; if another job holds the key, it becomes
 -- ready without it. Returns 'ready', 'already ready' (or completed, or cancelled), 'still running',
 -- or 'not found'.
-create function flyball.retry(job_id bigint, keep_attempts boolean default false, by text default null, why text default '', tenant text default null)
+create function flyball.retry(job_id bigint, keep_attempts boolean default false, by text default null, why text default '',
+    tenant text default null)
 returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off
 set standard_conforming_strings = on set jit = off as $$
@@ -175,7 +180,9 @@ begin
         ),
         requeued as (
             insert into flyball.ready (lane_id, priority, job_id, attempt, cost, holds_unique)
-            select coalesce((select w.lane_id from flyball.await_admission(array[d.job_id]) w), d.lane_id), d.priority, d.job_id, d.attempt, d.cost, d.job_id = any(flyball.lock_unique_keys(array[d.job_id])) from was_dead d
+            select coalesce((select w.lane_id from flyball.await_admission(array[d.job_id]) w), d.lane_id), d.priority, d.job_id,
+                d.attempt, d.cost, d.job_id = any(flyball.lock_unique_keys(array[d.job_id]))
+            from was_dead d
             union all
             select * from was_scheduled
             on conflict do nothing
@@ -203,7 +210,8 @@ comment on function flyball.retry is 'Makes a dead, retryable or scheduled job r
 
 -- Moves a waiting job to a time. Returns 'scheduled', 'still running', 'already completed' (or
 -- cancelled, or dead), or 'not found'.
-create function flyball.reschedule(job_id bigint, run_at timestamptz, by text default null, why text default '', tenant text default null) returns text
+create function flyball.reschedule(job_id bigint, run_at timestamptz, by text default null, why text default '',
+    tenant text default null) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off
 set standard_conforming_strings = on set jit = off as $$
 #variable_conflict use_column
@@ -211,7 +219,9 @@ declare
     moved boolean;
     state text;
 begin
-    if reschedule.run_at is null or reschedule.run_at < timestamptz '1970-01-01 00:00:00Z' or reschedule.run_at > now() + interval '3660 days' then
+    if reschedule.run_at is null or reschedule.run_at < timestamptz '1970-01-01 00:00:00Z'
+        or reschedule.run_at > now() + interval '3660 days'
+    then
         perform flyball.refuse('reschedule', 'run_at',
             format('is %s; allowed are times from 1970 (at once) to ten years from now', coalesce(reschedule.run_at::text, 'null')));
     end if;
@@ -318,7 +328,8 @@ declare
         case when timeout is not null then 'timeout' end, case when tags is not null then 'tags' end,
         case when retry is not null then 'retry' end], null);
     -- The throttle that charges the cost, unless its name is a fault of its own.
-    charged constant text := case when throttle ~ '^[A-Za-z0-9._/:{}-]{1,128}$' is not false and not coalesce(flyball.is_of_admission(throttle), false)
+    charged constant text := case when throttle ~ '^[A-Za-z0-9._/:{}-]{1,128}$' is not false
+        and not coalesce(flyball.is_of_admission(throttle), false)
         then coalesce(throttle, job.throttle) else 'default' end;
 begin
     if given = '{}' and clear = '{}' then
@@ -326,8 +337,8 @@ begin
         return;
     end if;
     return query
-    -- One field at a time, beside values that are always acceptable; and the cost that it has in a new
-    -- throttle.
+    -- One field at a time, beside values that are always acceptable; and the cost that it has in a
+    -- new throttle.
     select f.name, case when job.kind = 'notification' and f.name in ('args', 'throttle', 'key', 'priority')
             then 'cannot be changed: the job is a message; cancel it and send another one' else c.message end,
         case when job.kind = 'notification' and c.code is null then '22023' else coalesce(c.code, '22023') end
@@ -340,7 +351,8 @@ begin
         run_at => null::timestamptz, timeout => case when f.name = 'timeout' then timeout end,
         trusted => f.name = 'cost' or flyball.is_operator()) c on c.field = f.name
     where (f.name = any(given) or f.name = 'kind' or f.name = 'cost' and throttle is not null)
-        and (c.message is not null or job.kind = 'notification' and f.name in ('args', 'throttle', 'key', 'priority') and f.name = any(given))
+        and (c.message is not null or job.kind = 'notification' and f.name in ('args', 'throttle', 'key', 'priority')
+            and f.name = any(given))
     order by f.n;
     return query
     select o.field, o.message, '22023'
@@ -353,9 +365,10 @@ begin
     where c.name is null or c.name not in ('timeout', 'retry') or c.name = any(given);
 end $$;
 
--- Changes fields of a waiting job; those that are null stay as they are, and those that `clear` names go
--- back to what the kind has. The job keeps its number, its time, its attempts and its unique key. Returns
--- 'updated', 'still running', 'already completed' (or cancelled, or dead), or 'not found'.
+-- Changes fields of a waiting job; those that are null stay as they are, and those that `clear`
+-- names go back to what the kind has. The job keeps its number, its time, its attempts and its
+-- unique key. Returns 'updated', 'still running', 'already completed' (or cancelled, or dead), or
+-- 'not found'.
 create function flyball.update(
     job_id bigint,
     args jsonb default null,
@@ -437,7 +450,8 @@ begin
     job.cost := coalesce(cost, old.cost);
     job.timeout_s := case when 'timeout' = any(clear) then null else coalesce(extract(epoch from timeout), old.timeout_s) end;
     job.tags := case when tags is null then old.tags else flyball.tags_of(jsonb_build_object('tags', tags)) end;
-    job.retry := case when 'retry' = any(clear) then null else coalesce(flyball.retry_of(jsonb_build_object('retry', retry)), old.retry) end;
+    job.retry := case when 'retry' = any(clear) then null
+        else coalesce(flyball.retry_of(jsonb_build_object('retry', retry)), old.retry) end;
     perform flyball.rewrite_job(job, job.args is distinct from old.args);
 
     if taken.lane_id = old.lane_id then
@@ -480,11 +494,12 @@ create function flyball.has_unique_key(digest bytea, kind text, tenant text, own
 language sql immutable parallel safe
 return digest = any(array(
     select flyball.unique_digest(o.owner, has_unique_key.kind, has_unique_key.key)
-    from unnest(case when has_unique_key.tenant <> '' then array['tenant:' || has_unique_key.tenant] else has_unique_key.owners end) as o(owner)
+    from unnest(case when has_unique_key.tenant <> '' then array['tenant:' || has_unique_key.tenant]
+        else has_unique_key.owners end) as o(owner)
 ));
 
--- The arguments that a filter looks at: without what readers see masked, because a filter would tell
--- it letter by letter. A URL is the one that they see.
+-- The arguments that a filter looks at: without what readers see masked, because a filter would
+-- tell it letter by letter. A URL is the one that they see.
 create function flyball.searched_args(kind text, args jsonb) returns jsonb
 language sql immutable parallel safe
 return (
@@ -492,13 +507,14 @@ return (
         when jsonb_typeof(s.args) <> 'object' then s.args
         when kind = 'notification' then s.args - array['to', 'subject', 'body', 'html', 'template', 'data', 'extra']
         when kind = 'http' then s.args - 'headers'
-            || case when jsonb_typeof(s.args -> 'url') = 'string' then jsonb_build_object('url', flyball.shown_url(s.args ->> 'url')) else '{}' end
+            || case when jsonb_typeof(s.args -> 'url') = 'string'
+                then jsonb_build_object('url', flyball.shown_url(s.args ->> 'url')) else '{}' end
         else s.args end
     from (select flyball.without_secrets(searched_args.args) as args) s
 );
 
--- Returns true if a job's row fits a search; its error is in other tables. Written so that the planner can
--- inline it, and so that arguments are read only where a filter asks for them.
+-- Returns true if a job's row fits a search; its error is in other tables. Written so that the
+-- planner can inline it, and so that arguments are read only where a filter asks for them.
 create function flyball.fits_search(
     search flyball.job_search, kind text, tenant text, group_id bigint, traceparent text, unique_key bytea, args jsonb, tags text[]
 ) returns boolean
@@ -508,13 +524,13 @@ return ((search)."group" is null or group_id = (search)."group")
     and ((search).trace is null or substr(traceparent, 4, 32) = (search).trace)
     and ((search).unique_key is null or unique_key is not null
         and flyball.has_unique_key(unique_key, kind, tenant, (search).key_owners, (search).unique_key))
-    -- The whole arguments come first, because few contain the object. A path with != or || may fit them
-    -- by a secret, so it looks at nothing but what is searched.
+    -- The whole arguments come first, because few contain the object. A path with != or || may fit
+    -- them by a secret, so it looks at nothing but what is searched.
     and ((search).args is null or args @> (search).args and flyball.searched_args(kind, args) @> (search).args)
     and ((search).args_path is null or jsonb_path_match(flyball.searched_args(kind, args), (search).args_path, '{}', true));
 
--- Returns true if a look at one job may take long: at up to 256 KiB of arguments, or at the digests of a
--- key with up to 1100 owners.
+-- Returns true if a look at one job may take long: at up to 256 KiB of arguments, or at the digests
+-- of a key with up to 1100 owners.
 create function flyball.is_expensive(search flyball.job_search) returns boolean
 language sql immutable parallel safe
 return (search).args is not null or (search).args_path is not null or (search).unique_key is not null;
@@ -549,7 +565,8 @@ begin
     elsif octet_length(args_path) not between 1 and 500 then
         perform flyball.refuse(what, 'args_path', format('is %s bytes long; allowed are 1 to 500', octet_length(args_path)));
     elsif args_path !~ format('^%1$s( *(&&|\|\|) *%1$s)*$', term) then
-        perform flyball.refuse(what, 'args_path', format('%s is not allowed; allowed are comparisons of a path with a value, joined by && and ||, '
+        perform flyball.refuse(what, 'args_path',
+            format('%s is not allowed; allowed are comparisons of a path with a value, joined by && and ||, '
             'such as $.customer.id == 17, $.items[*].sku starts with "A" and exists($.coupon)', to_json(left(args_path, 100))));
     end if;
     return args_path::jsonpath;
@@ -573,18 +590,21 @@ begin
     if "group" < 1 then
         perform flyball.refuse(what, 'group', format('%s is not the number of a group; allowed are whole numbers from 1', "group"));
     elsif octet_length(error_like) > 500 or length(error_like) - length(replace(error_like, '%', '')) > 5 then
-        perform flyball.refuse(what, 'error_like', 'is too long or has more than five %; allowed are patterns of LIKE up to 500 bytes with up to five %');
+        perform flyball.refuse(what, 'error_like',
+            'is too long or has more than five %; allowed are patterns of LIKE up to 500 bytes with up to five %');
     elsif error_like ~ '(^|[^\\])(\\\\)*\\$' then
         perform flyball.refuse(what, 'error_like', 'ends with a lone backslash; write \\ for a backslash itself');
     elsif trace !~ '^([0-9a-f]{32}|[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2})$' then
-        perform flyball.refuse(what, 'trace', format('%s is not the id of a trace; allowed are 32 hexadecimal digits, or a whole traceparent',
+        perform flyball.refuse(what, 'trace',
+            format('%s is not the id of a trace; allowed are 32 hexadecimal digits, or a whole traceparent',
             to_json(left(trace, 64))));
     elsif octet_length(unique_key) not between 1 and 512 then
         perform flyball.refuse(what, 'unique_key', format('is %s bytes long; allowed are 1 to 512', octet_length(unique_key)));
     elsif cardinality(key_owners) > 1000 then
         perform flyball.refuse(what, 'key_owners', format('are %s; at most 1000 are allowed', cardinality(key_owners)));
     elsif jsonb_typeof(args) <> 'object' or args = '{}' then
-        perform flyball.refuse(what, 'args', format('is %s; allowed is a JSON object with what the arguments must contain, such as {"customer": {"id": 17}}',
+        perform flyball.refuse(what, 'args',
+            format('is %s; allowed is a JSON object with what the arguments must contain, such as {"customer": {"id": 17}}',
             case when args = '{}' then 'empty' else jsonb_typeof(args) end));
     elsif octet_length(args::text) > 2000 then
         perform flyball.refuse(what, 'args', format('is %s bytes long; at most 2000 are allowed', octet_length(args::text)));
@@ -619,7 +639,8 @@ declare
     field   text;
 begin
     if filter is null or jsonb_typeof(filter) <> 'object' then
-        perform flyball.refuse(what, 'filter', format('must be a JSON object such as {"state": "dead"}, not %s', coalesce(jsonb_typeof(filter), 'null')));
+        perform flyball.refuse(what, 'filter', format('must be a JSON object such as {"state": "dead"}, not %s',
+            coalesce(jsonb_typeof(filter), 'null')));
     end if;
     select o.key into other from jsonb_object_keys(filter) as o(key) where o.key <> all(known) order by o.key limit 1;
     if other is not null then
@@ -655,11 +676,13 @@ begin
                 result.created_before := (filter ->> field)::timestamptz;
             end if;
         exception when data_exception then
-            perform flyball.refuse(what, field, format('%s is not a time; write it like 2026-11-20T14:00:00Z', to_json(left(filter ->> field, 60))));
+            perform flyball.refuse(what, field, format('%s is not a time; write it like 2026-11-20T14:00:00Z',
+                to_json(left(filter ->> field, 60))));
         end;
     end loop;
     if result.created_after >= result.created_before then
-        perform flyball.refuse(what, 'created_after', format('is %s, which is not before created_before, %s', result.created_after, result.created_before));
+        perform flyball.refuse(what, 'created_after', format('is %s, which is not before created_before, %s',
+            result.created_after, result.created_before));
     end if;
     result.states := case filter ->> 'state' when 'ended' then array['completed', 'cancelled', 'dead'] else array[filter ->> 'state'] end;
     if filter ->> 'state' is null then
@@ -671,7 +694,8 @@ begin
     result.tenant := coalesce(tenant, filter ->> 'tenant');
     result.search := flyball.read_search(what, (filter ->> 'group')::bigint, filter ->> 'error_like', filter ->> 'trace',
         filter ->> 'unique_key',
-        case when jsonb_typeof(filter -> 'key_owners') = 'array' then array(select jsonb_array_elements_text(filter -> 'key_owners')) end, nullif(filter -> 'args', 'null'), filter ->> 'args_path',
+        case when jsonb_typeof(filter -> 'key_owners') = 'array' then array(select jsonb_array_elements_text(filter -> 'key_owners')) end,
+        nullif(filter -> 'args', 'null'), filter ->> 'args_path',
         case when jsonb_typeof(filter -> 'tags') = 'array' then array(select jsonb_array_elements_text(filter -> 'tags')) end);
     return result;
 end $$;
@@ -686,18 +710,21 @@ return jsonb_strip_nulls(jsonb_build_object('group', (search)."group", 'error_li
 -- === Many jobs ===================================================================================
 
 -- Validates the arguments of a walk.
-create function flyball.check_walk(what text, max_jobs int, start text, shape text, low timestamptz, high timestamptz, low_name text, high_name text)
+create function flyball.check_walk(what text, max_jobs int, start text, shape text, low timestamptz, high timestamptz,
+    low_name text, high_name text)
 returns void
 language plpgsql as $$
 begin
     if max_jobs is null or max_jobs not between 1 and 10000 then
-        perform flyball.refuse(what, 'max_jobs', format('is %s; allowed are 1 to 10000: call again for more', coalesce(max_jobs::text, 'null')));
+        perform flyball.refuse(what, 'max_jobs', format('is %s; allowed are 1 to 10000: call again for more',
+            coalesce(max_jobs::text, 'null')));
     elsif start !~ shape then
         perform flyball.refuse(what, 'start', format('%s is not a place to go on from; give what "next" answered, or null to begin',
             to_json(left(start, 60))));
     elsif split_part(start, '/', 2) ~ '^-?[0-9]+$'
         and split_part(start, '/', 2)::numeric not between -9223372036854775808 and 9223372036854775807 then
-        perform flyball.refuse(what, 'start', format('%s names no lane; give what "next" answered, or null to begin', to_json(left(start, 60))));
+        perform flyball.refuse(what, 'start', format('%s names no lane; give what "next" answered, or null to begin',
+            to_json(left(start, 60))));
     elsif low >= high then
         perform flyball.refuse(what, low_name, format('is %s, which is not before %s, %s', low, high_name, high));
     end if;
@@ -708,7 +735,8 @@ create function flyball.check_lane(what text, throttle text, key text) returns v
 language plpgsql as $$
 begin
     if check_lane.throttle is null or check_lane.throttle !~ '^[A-Za-z0-9._/:{}-]+$' or octet_length(check_lane.throttle) > 128 then
-        perform flyball.refuse(what, 'throttle', format('%s is not a throttle''s name; use 1 to 128 letters, digits or any of . _ - / : { }',
+        perform flyball.refuse(what, 'throttle',
+            format('%s is not a throttle''s name; use 1 to 128 letters, digits or any of . _ - / : { }',
             coalesce(to_json(left(check_lane.throttle, 64))::text, 'null')));
     elsif check_lane.key is null then
         perform flyball.refuse(what, 'key', 'must not be null; '''' is the lane of jobs without a key');
@@ -912,7 +940,8 @@ begin
                 select m.running from matched m where not dry_run and m.running is not null
                 on conflict on constraint cancel_pkey do nothing
             )
-            select (select count(*) from walk) as walked, (select count(*) from matched) as matched, (select count(*) from removed) as removed,
+            select (select count(*) from walk) as walked, (select count(*) from matched) as matched,
+                (select count(*) from removed) as removed,
                 (select count(*) from matched m where m.running is not null) as requested,
                 case when (select count(*) from matched) = jobs_left then (select max(m.id) from matched m)
                     else (select max(w.id) from walk w) end as job_id
@@ -965,12 +994,14 @@ begin
                     for update skip locked
                 ))
             )
-            select (select count(*) from walk) as walked, (select count(*) from matched) as matched, (select count(*) from removed) as removed,
+            select (select count(*) from walk) as walked, (select count(*) from matched) as matched,
+                (select count(*) from removed) as removed,
                 last.lane_id, last.priority, last.job_id
             from (select 1) one
             left join lateral (
                 select w.lane_id, w.priority, w.job_id from walk w
-                where w.place <= case when (select count(*) from matched) = jobs_left then (select max(m.place) from matched m) else rows_left end
+                where w.place <= case when (select count(*) from matched) = jobs_left then (select max(m.place) from matched m)
+                    else rows_left end
                 order by w.place desc limit 1
             ) last on true
             into result;
@@ -1023,12 +1054,14 @@ begin
                     for update skip locked
                 ))
             )
-            select (select count(*) from walk) as walked, (select count(*) from matched) as matched, (select count(*) from removed) as removed,
+            select (select count(*) from walk) as walked, (select count(*) from matched) as matched,
+                (select count(*) from removed) as removed,
                 last.lane_id, 0::smallint as priority, last.job_id
             from (select 1) one
             left join lateral (
                 select w.lane_id, w.job_id from walk w
-                where w.place <= case when (select count(*) from matched) = jobs_left then (select max(m.place) from matched m) else rows_left end
+                where w.place <= case when (select count(*) from matched) = jobs_left then (select max(m.place) from matched m)
+                    else rows_left end
                 order by w.place desc limit 1
             ) last on true
             into result;
@@ -1115,8 +1148,8 @@ declare
     known  constant text[] := array['ready', 'scheduled', 'retryable', 'running'];
     search flyball.job_search;
 begin
-    if coalesce(kind, throttle, key, state, created_after::text, created_before::text, "group"::text, error_like, trace, unique_key, args::text,
-        args_path, tags::text) is null then
+    if coalesce(kind, throttle, key, state, created_after::text, created_before::text, "group"::text, error_like, trace, unique_key,
+        args::text, args_path, tags::text) is null then
         perform flyball.refuse('cancel_jobs', 'state',
             'is missing, as is every other filter; name at least one of kind, throttle, key, state, created_after, created_before, '
             'group, error_like, trace, unique_key, args, args_path, tags');
@@ -1126,8 +1159,8 @@ begin
     end if;
     search := flyball.read_search('cancel_jobs', "group", error_like, trace, unique_key, key_owners, args, args_path, tags);
     select w.cancelled, w.requested, w.next into cancel_jobs.cancelled, cancel_jobs.requested, cancel_jobs.next
-    from flyball.cancel_walk('cancel_jobs', 'jobs.cancel', coalesce(throttle || coalesce('/' || nullif(key, ''), ''), kind, 'jobs'), kind, throttle, key,
-        case when state is null then known else array[state] end, created_after, created_before, max_jobs, dry_run,
+    from flyball.cancel_walk('cancel_jobs', 'jobs.cancel', coalesce(throttle || coalesce('/' || nullif(key, ''), ''), kind, 'jobs'),
+        kind, throttle, key, case when state is null then known else array[state] end, created_after, created_before, max_jobs, dry_run,
         start, by, why, cancel_jobs.tenant, search) w;
 end $$;
 comment on function flyball.cancel_jobs is 'Cancels up to max_jobs jobs that match a filter; call again with start => next for more.';
@@ -1171,7 +1204,8 @@ begin
     elsif keep_attempts is null then
         perform flyball.refuse(what, 'keep_attempts', 'must be true or false, not null');
     end if;
-    perform flyball.check_walk(what, max_jobs, start, '^dead/[0-9]{1,18}(#[0-9]{1,18})?$', died_after, died_before, 'died_after', 'died_before');
+    perform flyball.check_walk(what, max_jobs, start, '^dead/[0-9]{1,18}(#[0-9]{1,18})?$', died_after, died_before,
+        'died_after', 'died_before');
     perform flyball.read_search(what, null, error_like, null, null, null, null, null, null);
     if not by_job and coalesce(throttle, error_like, died_after::text, died_before::text) is null then
         perform flyball.refuse(what, 'error_like', 'is missing, as is every other filter; name at least one of kind, throttle, key, '
@@ -1246,7 +1280,10 @@ begin
     )
     select (select count(*) from walk) as walked, (select count(*) from matched) as matched, (select count(*) from removed) as removed,
         (select max(w.job_id) from walk w) as walked_to, (select max(m.job_id) from matched m) as matched_to,
-        (select left(string_agg(distinct coalesce(w.lane_id, t.lane_id)::text, ','), 7900) from removed t left join waiting w on w.job_id = t.job_id) as lanes
+        (
+            select left(string_agg(distinct coalesce(w.lane_id, t.lane_id)::text, ','), 7900)
+            from removed t left join waiting w on w.job_id = t.job_id
+        ) as lanes
     into result;
 
     jobs := case when dry_run then result.matched else result.removed end;
@@ -1307,7 +1344,8 @@ create function flyball.pause_all(why text default '', by text default null) ret
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 begin
     insert into flyball.pause (by, why)
-    values (left(split_part(flyball.audit_actor(pause_all.by), chr(31), 1), 200), left(coalesce(pause_all.why, ''), 1000)) on conflict do nothing;
+    values (left(split_part(flyball.audit_actor(pause_all.by), chr(31), 1), 200), left(coalesce(pause_all.why, ''), 1000))
+    on conflict do nothing;
     if not found then
         return false;
     end if;
@@ -1343,7 +1381,8 @@ declare
 begin
     perform flyball.check_lane('set_weight', set_weight.throttle, set_weight.key);
     if set_weight.weight is null or set_weight.weight = 'NaN'::float8 or set_weight.weight < 0.001 or set_weight.weight > 1000 then
-        perform flyball.refuse('set_weight', 'weight', format('is %s; allowed are 0.001 to 1000, and 1 is the weight of a lane that has none',
+        perform flyball.refuse('set_weight', 'weight',
+            format('is %s; allowed are 0.001 to 1000, and 1 is the weight of a lane that has none',
             coalesce(set_weight.weight::text, 'null')));
     end if;
     select l.weight into previous_weight
@@ -1364,7 +1403,8 @@ comment on function flyball.set_weight is 'Sets a lane''s share relative to the 
 revoke execute on function flyball.is_of_tenant, flyball.job_state, flyball.cancel, flyball.lock_unique_keys, flyball.retry,
     flyball.reschedule, flyball.discard, flyball.update_problems, flyball.update, flyball.has_unique_key, flyball.searched_args,
     flyball.fits_search, flyball.is_expensive, flyball.fits_filter, flyball.read_args_path, flyball.usual_key_owners, flyball.read_search,
-    flyball.read_filter, flyball.search_text, flyball.check_walk, flyball.check_lane, flyball.cancel_live, flyball.cancel_walk, flyball.cancel_jobs,
-    flyball.purge_lane, flyball.dead_walk, flyball.requeue_dead, flyball.discard_dead, flyball.pause_all, flyball.resume_all,
+    flyball.read_filter, flyball.search_text, flyball.check_walk, flyball.check_lane, flyball.cancel_live, flyball.cancel_walk,
+    flyball.cancel_jobs, flyball.purge_lane, flyball.dead_walk, flyball.requeue_dead, flyball.discard_dead, flyball.pause_all,
+    flyball.resume_all,
     flyball.set_weight
 from public;

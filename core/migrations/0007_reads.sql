@@ -8,9 +8,9 @@
 
 -- === Helpers =====================================================================================
 
--- The tenant whose jobs a caller reads; null for all. A role with a tenant reads its own and may not
--- name another; other callers read those of the tenant that they name, an operator without one those of
--- the tenant that it acts for.
+-- The tenant whose jobs a caller reads; null for all. A role with a tenant reads its own and may
+-- not name another; other callers read those of the tenant that they name, an operator without one
+-- those of the tenant that it acts for.
 create function flyball.read_tenant(what text, tenant text) returns text
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set standard_conforming_strings = on as $$
 declare
@@ -51,8 +51,9 @@ end $$;
 
 -- === One job =====================================================================================
 
--- The reason for which a job waits for others: it names one of them and its state, in the words of GET /api/v1/jobs/{id}. A dead letter
--- comes first, because nothing goes on until a person requeues or discards it. A job that is gone counts as cancelled.
+-- The reason for which a job waits for others: it names one of them and its state, in the words of
+-- GET /api/v1/jobs/{id}. A dead letter comes first, because nothing goes on until a person requeues
+-- or discards it. A job that is gone counts as cancelled.
 create function flyball.why_after(job_id bigint) returns text
 language sql stable as $$
     select case when w.state = 'dead' then format('it waits for job %s, which is dead: requeue it, or discard it', w.after_id)
@@ -67,8 +68,8 @@ language sql stable as $$
     limit 1
 $$;
 
--- The reason for which no live worker runs jobs of a throttle and a kind; null if one does. The rest that a job
--- needs besides, such as a channel, is known to programs only.
+-- The reason for which no live worker runs jobs of a throttle and a kind; null if one does. The
+-- rest that a job needs besides, such as a channel, is known to programs only.
 create function flyball.unserved_reason(throttle text, kind text) returns text
 language plpgsql stable as $$
 #variable_conflict use_variable
@@ -78,7 +79,8 @@ declare
     runs   bigint;
     runnable bigint;
 begin
-    select count(*), count(*) filter (where w.of_throttle), count(*) filter (where w.of_kind), count(*) filter (where w.of_throttle and w.of_kind)
+    select count(*), count(*) filter (where w.of_throttle), count(*) filter (where w.of_kind),
+        count(*) filter (where w.of_throttle and w.of_kind)
     into live, serves, runs, runnable
     from (
         select kind = any(o.kinds) as of_kind, cardinality(o.throttles) = 0 or exists (
@@ -91,14 +93,15 @@ begin
     return case
         when runnable > 0 then null
         when live = 0 then 'no worker is live; start one'
-        when serves = 0 then format('no live worker serves the throttle %s; start one without --throttles, or with a pattern that stands for it', throttle)
+        when serves = 0
+            then format('no live worker serves the throttle %s; start one without --throttles, or with a pattern that stands for it', throttle)
         when runs = 0 then format('no live worker serves the kind %s; start a worker that does', kind)
         else format('no live worker serves the kind %s, the throttle %s together', kind, throttle) end;
 end $$;
 
--- The reason for which a job does not run yet and the end of its wait, as {"reason", "until"}; null if
--- it does not wait, or if there is no such job. Tokens, pauses of keys and throttles, and limits of
--- concurrency are in Redis: a job that is ready may wait for any of them.
+-- The reason for which a job does not run yet and the end of its wait, as {"reason", "until"}; null
+-- if it does not wait, or if there is no such job. Tokens, pauses of keys and throttles, and limits
+-- of concurrency are in Redis: a job that is ready may wait for any of them.
 create function flyball.why_job(job_id bigint, tenant text default null) returns jsonb
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off
 set standard_conforming_strings = on set jit = off as $$
@@ -123,7 +126,8 @@ begin
         reason := case when due.turn < -4 then coalesce(flyball.why_after(job.id), 'it runs after other jobs, which have not ended')
             when state = 'scheduled' then 'it is scheduled for a later time'
             else format('attempt %s of %s failed%s and the next is due later', due.attempt, job.max_attempts, coalesce(' (' || (
-                select flyball.first_line(a.error) from flyball.attempt a where a.job_id = why_job.job_id order by a.finished_at desc limit 1
+                select flyball.first_line(a.error) from flyball.attempt a where a.job_id = why_job.job_id
+                order by a.finished_at desc limit 1
             ) || ')', '')) end;
         if job.kind = 'notification' and flyball.batch_pause(job.id) is not null then
             reason := flyball.batch_pause(job.id);
@@ -137,13 +141,15 @@ begin
         select * into everything from flyball.pause;
         if found then
             reason := case when reads is not null then 'everything is paused'
-                else format('everything has been paused since %s by %s%s', flyball.time_text(date_trunc('second', everything.since)), everything."by",
+                else format('everything has been paused since %s by %s%s',
+                    flyball.time_text(date_trunc('second', everything.since)), everything."by",
                     coalesce(': ' || nullif(flyball.first_line(everything.why), ''), '')) end;
         else
             reason := flyball.unserved_reason(job.throttle, job.kind);
         end if;
         if reason is null and job.admission_lane is not null
-            and exists (select from flyball.ready r where r.lane_id = job.admission_lane and r.priority = job.priority and r.job_id = job.id)
+            and exists (select from flyball.ready r where r.lane_id = job.admission_lane and r.priority = job.priority
+                and r.job_id = job.id)
         then
             reason := format('it waits for the limits of tenant %s and its module', job.tenant);
         end if;
@@ -202,10 +208,12 @@ begin
     select jsonb_build_object('id', j.id, 'kind', j.kind, 'throttle', j.throttle, 'key', j.key, 'tenant', j.tenant,
             'state', flyball.job_state(j.id), 'priority', j.priority,
             'attempt', coalesce(l.attempt, r.attempt, s.attempt, d.attempt, a.attempt, 0), 'max_attempts', j.max_attempts, 'cost', j.cost,
-            'created_at', flyball.time_text(j.created_at), 'due_at', flyball.time_text(case when s.turn >= -4 or s.run_at > now() then s.run_at end),
+            'created_at', flyball.time_text(j.created_at),
+            'due_at', flyball.time_text(case when s.turn >= -4 or s.run_at > now() then s.run_at end),
             'ended_at', flyball.time_text(case when l.job_id is null and r.job_id is null and s.job_id is null
                 then coalesce(d.died_at, a.finished_at) end),
-            'last_error', coalesce(d.error, a.error), 'group', j.group_id, 'tags', coalesce(to_jsonb(j.tags), '[]'), 'args', flyball.shown_args(j.kind, j.args), 'unique', j.unique_key is not null)
+            'last_error', coalesce(d.error, a.error), 'group', j.group_id, 'tags', coalesce(to_jsonb(j.tags), '[]'),
+            'args', flyball.shown_args(j.kind, j.args), 'unique', j.unique_key is not null)
         || jsonb_build_object('worker', w.name, 'heartbeat_at', flyball.time_text(w.heartbeat_at),
             'heartbeat_age_s', extract(epoch from clock_timestamp() - w.heartbeat_at), 'started_at', flyball.time_text(l.claimed_at),
             'timeout_s', j.timeout_s, 'traceparent', j.traceparent,
@@ -225,7 +233,8 @@ begin
     from flyball.job j
     left join lateral (select * from flyball.lease h where h.job_id = j.id limit 1) l on true
     left join lateral (
-        select * from flyball.ready h where h.lane_id in (j.lane_id, j.admission_lane) and h.priority = j.priority and h.job_id = j.id limit 1
+        select * from flyball.ready h
+        where h.lane_id in (j.lane_id, j.admission_lane) and h.priority = j.priority and h.job_id = j.id limit 1
     ) r on true
     left join lateral (select * from flyball.scheduled h where h.job_id = j.id limit 1) s on true
     left join lateral (select * from flyball.dead h where h.job_id = j.id limit 1) d on true
@@ -288,9 +297,9 @@ begin
 end $$;
 
 -- The first id whose job may have been enqueued at `after`, and an id behind the last that was
--- enqueued before `before`. An id begins with the day of the enqueueing transaction, and within a day
--- ids ascend with the time at which they were drawn, which may be later than the beginning of the
--- transaction: the range leaves an hour for that.
+-- enqueued before `before`. An id begins with the day of the enqueueing transaction, and within a
+-- day ids ascend with the time at which they were drawn, which may be later than the beginning of
+-- the transaction: the range leaves an hour for that.
 create function flyball.id_range(after timestamptz, before timestamptz, out low bigint, out high bigint)
 language sql stable
 return (
@@ -302,9 +311,9 @@ return (
         else least((flyball.day_of(before) + 1) << 38, flyball.id_at(before + interval '1 hour')) end
 );
 
--- Returns true if so few jobs of a day have all these tags that reading all of them takes little: by the
--- statistics, in which a frequent tag has its share; a day without any, or without its part of the index
--- of tags, is as large as its file.
+-- Returns true if so few jobs of a day have all these tags that reading all of them takes little:
+-- by the statistics, in which a frequent tag has its share; a day without any, or without its part
+-- of the index of tags, is as large as its file.
 create function flyball.are_rare(tags text[], day bigint) returns boolean
 language sql stable
 begin atomic
@@ -322,8 +331,8 @@ begin atomic
     where c.relnamespace = 'flyball'::regnamespace and c.relname = 'job_' || are_rare.day;
 end;
 
--- The newest jobs of a range of ids that have tags, by the index of tags, of which only a bitmap can be
--- made: all with the tags are read.
+-- The newest jobs of a range of ids that have tags, by the index of tags, of which only a bitmap
+-- can be made: all with the tags are read.
 create function flyball.tagged(filter flyball.job_filter, lane bigint, low bigint, high bigint, most int) returns bigint[]
 language plpgsql stable
 set enable_seqscan = off set enable_indexscan = off set enable_bitmapscan = on set jit = off set plan_cache_mode = force_generic_plan
@@ -346,14 +355,15 @@ end $$;
 -- A page of jobs, newest first: a walk from the newest to the oldest that reads a bounded number of
 -- rows at a time.
 --
--- No index serves every filter, and one that did would not be worth its cost on the path of enqueue.
--- A page is therefore found by walking back over the rows that can hold it: the small table of a rare
--- state, the index prefix of a lane, the jobs of a tenant or a group, those with the value of an added
--- index, or the jobs themselves. A walk ends when the page is full or after 25 ms; then the page may be
--- short, or empty, and `next` says where to go on. Null means that no older job matches.
+-- No index serves every filter, and one that did would not be worth its cost on the path of
+-- enqueue. A page is therefore found by walking back over the rows that can hold it: the small
+-- table of a rare state, the index prefix of a lane, the jobs of a tenant or a group, those with
+-- the value of an added index, or the jobs themselves. A walk ends when the page is full or after
+-- 25 ms; then the page may be short, or empty, and `next` says where to go on. Null means that no
+-- older job matches.
 --
--- Steps over arguments begin small and grow while they are fast, because one job may have 256 KiB of
--- them; so do those over unique keys, of which each job may take a thousand digests.
+-- Steps over arguments begin small and grow while they are fast, because one job may have 256 KiB
+-- of them; so do those over unique keys, of which each job may take a thousand digests.
 create function flyball.find_jobs(filter flyball.job_filter, before bigint, max_jobs int, out jobs flyball.listed_job[], out next bigint)
 language plpgsql volatile
 set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
@@ -409,8 +419,8 @@ begin
         rows_max := probes_max;
     end if;
     if source = 'index' then
-        -- The expressions are those of the index, so they are part of the text. A range instead of an
-        -- equality leaves the planner no other index that has the order.
+        -- The expressions are those of the index, so they are part of the text. A range instead of
+        -- an equality leaves the planner no other index that has the order.
         wanted := case when added.path is null then 0 else jsonb_hash_extended(search.args #> added.path, 0) end;
         lookup := case when added.path is null
             then $q$select j.id, j as job from flyball.job j
@@ -511,12 +521,14 @@ begin
         hits := coalesce(hits, '{}');
         next := case when cardinality(hits) > probes_max then hits[probes_max] when walked >= rows then walked_to end;
 
-        -- Laterals with a limit are run once per row and in order, so that the look at the states stops
-        -- as soon as the page is full; the planner can neither hash a whole table for them nor sort.
+        -- Laterals with a limit are run once per row and in order, so that the look at the states
+        -- stops as soon as the page is full; the planner can neither hash a whole table for them
+        -- nor sort.
         listed := array(
             select row(m.id, m.kind, m.throttle, m.key, m.tenant, m.group_id, m.priority, m.max_attempts, m.cost, m.created_at, s.run_at,
                 coalesce(l.attempt, r.attempt, s.attempt, d.attempt, a.attempt, 0::smallint), coalesce(d.error, a.error),
-                t.state, m.tags, case when t.state in ('completed', 'cancelled', 'dead') then coalesce(d.died_at, a.finished_at) end)::flyball.listed_job
+                t.state, m.tags, case when t.state in ('completed', 'cancelled', 'dead')
+                    then coalesce(d.died_at, a.finished_at) end)::flyball.listed_job
             from unnest(hits[1:probes_max]) with ordinality as w(id, n)
             cross join lateral (
                 select j.id, j.kind, j.throttle, j.key, j.tenant, j.group_id, j.priority, j.max_attempts, j.cost, j.created_at, j.lane_id,
@@ -539,7 +551,8 @@ begin
                 select h.attempt, h.error, h.died_at from flyball.dead h where h.job_id = m.id limit 1
             ) d on true
             left join lateral (
-                select h.attempt, h.outcome, h.error, h.finished_at from flyball.attempt h where h.job_id = m.id order by h.finished_at desc limit 1
+                select h.attempt, h.outcome, h.error, h.finished_at from flyball.attempt h where h.job_id = m.id
+                order by h.finished_at desc limit 1
             ) a on true
             cross join lateral (
                 select case when l.attempt is not null then 'running'
@@ -573,8 +586,8 @@ end $$;
 
 -- === Lists =======================================================================================
 
--- Jobs that match a filter, newest first. While `next` is not null, older jobs may match: call again
--- with before => next.
+-- Jobs that match a filter, newest first. While `next` is not null, older jobs may match: call
+-- again with before => next.
 create function flyball.list_jobs(filter jsonb default '{}', before bigint default null, max_jobs int default 100,
     out jobs jsonb, out next bigint)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set standard_conforming_strings = on as $$
@@ -599,7 +612,8 @@ comment on function flyball.list_jobs is 'Jobs that match a filter, newest first
 
 -- The last attempts that failed, newest first. A job that is gone is known by its number only.
 create function flyball.list_failures(most int default 100, in_tenant text default null)
-returns table (job_id bigint, kind text, throttle text, key text, tenant text, "group" bigint, attempt int, outcome text, error text, at timestamptz)
+returns table (job_id bigint, kind text, throttle text, key text, tenant text, "group" bigint, attempt int, outcome text,
+    error text, at timestamptz)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set standard_conforming_strings = on as $$
 #variable_conflict use_column
 declare
@@ -619,7 +633,8 @@ comment on function flyball.list_failures is 'The last attempts that failed, new
 
 -- The audit log, newest first; of a tenant what its tokens did.
 create function flyball.list_audit(most int default 100, before_id bigint default null, in_tenant text default null)
-returns table (id bigint, at timestamptz, actor text, token text, tenant text, action text, subject text, before jsonb, after jsonb, why text)
+returns table (id bigint, at timestamptz, actor text, token text, tenant text, action text, subject text, before jsonb,
+    after jsonb, why text)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set standard_conforming_strings = on as $$
 #variable_conflict use_column
 declare
@@ -655,8 +670,8 @@ begin
 end $$;
 comment on function flyball.list_workers is 'The live workers.';
 
--- The kinds that can be enqueued, by name, with the number of attempts that have ended and their mean
--- cost in tokens.
+-- The kinds that can be enqueued, by name, with the number of attempts that have ended and their
+-- mean cost in tokens.
 create function flyball.list_kinds()
 returns table (name text, public boolean, registered_at timestamptz, attempts bigint, mean_cost float8)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set standard_conforming_strings = on as $$
@@ -677,15 +692,18 @@ begin
     perform flyball.check_reads_all('list_suppressions');
     perform flyball.check_most('list_suppressions', most);
     if in_channel not in ('sms', 'email', 'push', 'chat', 'webhook', 'inapp') then
-        perform flyball.refuse('list_suppressions', 'in_channel', format('%s is not a channel; allowed are sms, email, push, chat, webhook and inapp',
+        perform flyball.refuse('list_suppressions', 'in_channel',
+            format('%s is not a channel; allowed are sms, email, push, chat, webhook and inapp',
             to_json(left(in_channel, 40))));
     elsif after !~ '^[a-z]+:[0-9a-f]{64}$' then
-        perform flyball.refuse('list_suppressions', 'after', 'is not a place in this list; allowed is a channel, a colon and a recipient_digest');
+        perform flyball.refuse('list_suppressions', 'after',
+            'is not a place in this list; allowed is a channel, a colon and a recipient_digest');
     end if;
     return query
         select s.channel, encode(s.recipient_digest, 'hex'), s.reason, s.pool, s.account, s.created_at
         from flyball.suppression s
-        where (s.channel, s.recipient_digest) > (coalesce(split_part(after, ':', 1), in_channel, ''), coalesce(decode(split_part(after, ':', 2), 'hex'), ''))
+        where (s.channel, s.recipient_digest)
+                > (coalesce(split_part(after, ':', 1), in_channel, ''), coalesce(decode(split_part(after, ':', 2), 'hex'), ''))
             and (in_channel is null or s.channel = in_channel)
         order by s.channel, s.recipient_digest
         limit most;

@@ -99,7 +99,8 @@ end $$;
 create function flyball.cron_occurs(days bigint, months bigint, weekdays bigint) returns boolean
 language sql immutable parallel safe
 return exists (
-    select from (values (1, 31), (2, 28), (2, 29), (3, 31), (4, 30), (5, 31), (6, 30), (7, 31), (8, 31), (9, 30), (10, 31), (11, 30), (12, 31))
+    select from (values (1, 31), (2, 28), (2, 29), (3, 31), (4, 30), (5, 31), (6, 30), (7, 31), (8, 31), (9, 30), (10, 31),
+        (11, 30), (12, 31))
         as m(month, last)
     cross join lateral generate_series(1, m.last) as d(day)
     where months & (1::bigint << m.month) <> 0
@@ -159,8 +160,8 @@ end $$;
 
 -- === Writers and authors =========================================================================
 
--- Refuses roles with a tenant. The jobs of schedules are the operators' own: they pass no limit of a
--- tenant, may be critical, and may name the secrets of operators.
+-- Refuses roles with a tenant. The jobs of schedules are the operators' own: they pass no limit of
+-- a tenant, may be critical, and may name the secrets of operators.
 create function flyball.refuse_tenant_role(entry_point text) returns void
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare
@@ -233,7 +234,9 @@ begin
     end if;
 
     field := 'time_zone';
-    if time_zone is null or time_zone ~* '^((posix|right)/|(localtime|posixrules|factory)$)' or not exists (select from pg_catalog.pg_timezone_names z where lower(z.name) = lower(time_zone)) then
+    if time_zone is null or time_zone ~* '^((posix|right)/|(localtime|posixrules|factory)$)'
+        or not exists (select from pg_catalog.pg_timezone_names z where lower(z.name) = lower(time_zone))
+    then
         message := format('%s is not a time zone; allowed: names of the IANA list such as UTC, Europe/Berlin or America/New_York',
             coalesce(to_json(left(time_zone, 64))::text, 'null'));
         return;
@@ -296,7 +299,8 @@ begin
             timeout => timeout);
     end if;
     if issue.field is null and (tags is not null or retry is not null) then
-        select o.field, o.message, '22023' as code into issue from flyball.check_options(jsonb_build_object('tags', tags, 'retry', retry)) o;
+        select o.field, o.message, '22023' as code into issue
+        from flyball.check_options(jsonb_build_object('tags', tags, 'retry', retry)) o;
     end if;
     if issue.field is not null then
         raise exception using
@@ -316,12 +320,14 @@ begin
     on conflict on constraint cron_pkey do update
         set expression = excluded.expression, time_zone = excluded.time_zone, kind = excluded.kind, args = excluded.args,
             throttle = excluded.throttle, key = excluded.key, priority = excluded.priority, max_attempts = excluded.max_attempts,
-            cost = excluded.cost, timeout_s = excluded.timeout_s, tags = excluded.tags, retry = excluded.retry, catch_up = excluded.catch_up, overlap = excluded.overlap,
+            cost = excluded.cost, timeout_s = excluded.timeout_s, tags = excluded.tags, retry = excluded.retry,
+            catch_up = excluded.catch_up, overlap = excluded.overlap,
             paused = coalesce(paused, c.paused),
             -- A schedule that was paused or had a problem begins again; one that only gets other
             -- arguments keeps its next occurrence.
-            next_at = case when (c.expression, c.time_zone, c.paused) = (excluded.expression, excluded.time_zone, coalesce(paused, c.paused))
-                           then coalesce(c.next_at, case when c.problem like 'time_zone: %' then c.missed_at end) end,
+            next_at = case
+                when (c.expression, c.time_zone, c.paused) = (excluded.expression, excluded.time_zone, coalesce(paused, c.paused))
+                then coalesce(c.next_at, case when c.problem like 'time_zone: %' then c.missed_at end) end,
             problem = null, updated_at = clock_timestamp()
     returning c.xmax = 0 into is_new;
     return is_new;
@@ -389,7 +395,8 @@ begin
     select e.job_id, e.duplicate into job_id, duplicate
     from flyball.enqueue_rows_as('cron', true, array[c.kind], array[c.args], array[c.throttle], array[c.key], array[c.priority::int],
         array[at], array[c.max_attempts::int],
-        array[case when c.overlap = 'skip' then unique_key when at is not null then unique_key || '@' || extract(epoch from at)::bigint end],
+        array[case when c.overlap = 'skip' then unique_key when at is not null
+            then unique_key || '@' || extract(epoch from at)::bigint end],
         array[case when c.overlap <> 'skip' and at is not null then 3600::float8 end],
         array[c.cost::float8], array[null::text], array[c.timeout_s::float8], array[null::float8], array[null::float8], array[false],
         options => array[flyball.options_of(jsonb_build_object('tags', c.tags, 'retry', c.retry))]) e;
@@ -480,8 +487,10 @@ begin
         continue when at <= handled;
         begin
             select m.job_id, m.duplicate into job from flyball.enqueue_occurrence(c.name, at) m;
-        -- A full lane that refuses jobs (53400) is such a problem too, and not a failure of Postgres.
-        exception when data_exception or integrity_constraint_violation or raise_exception or configuration_limit_exceeded or insufficient_privilege then
+        -- A full lane that refuses jobs (53400) is such a problem too, and not a failure of
+        -- Postgres.
+        exception when data_exception or integrity_constraint_violation or raise_exception or configuration_limit_exceeded
+            or insufficient_privilege then
             refused := sqlerrm;
             if retries then
                 remaining := array(select o.at from unnest(occurrences) as o(at) where o.at >= at order by o.at);

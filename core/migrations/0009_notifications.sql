@@ -36,7 +36,8 @@ begin
     if not found then
         return false;
     end if;
-    perform flyball.write_audit(null, flyball.audit_actor(suppress_known.by), 'recipient.suppress', suppress_known.channel || '/' || shown, null, null,
+    perform flyball.write_audit(null, flyball.audit_actor(suppress_known.by), 'recipient.suppress',
+        suppress_known.channel || '/' || shown, null, null,
         suppress_known.reason);
     return true;
 end $$;
@@ -54,7 +55,8 @@ begin
     if not found then
         return false;
     end if;
-    perform flyball.write_audit(null, flyball.audit_actor(unsuppress_known.by), 'recipient.unsuppress', unsuppress_known.channel || '/' || shown, removed, null,
+    perform flyball.write_audit(null, flyball.audit_actor(unsuppress_known.by), 'recipient.unsuppress',
+        unsuppress_known.channel || '/' || shown, removed, null,
         unsuppress_known.why);
     return true;
 end $$;
@@ -116,9 +118,10 @@ begin
     return null;
 end $$;
 
--- Makes messages dead that were taken out of their queue because their deadline had passed. `errors`
--- are the reasons and `outcome` that of the attempt in the record; `holders` are those that hold their
--- unique keys. `unsent` says that no account was available: such messages are requeued when one is.
+-- Makes messages dead that were taken out of their queue because their deadline had passed.
+-- `errors` are the reasons and `outcome` that of the attempt in the record; `holders` are those
+-- that hold their unique keys. `unsent` says that no account was available: such messages are
+-- requeued when one is.
 create function flyball.dead_letter_messages(
     ids bigint[], attempts smallint[], errors text[], holders bigint[], outcome text, unsent boolean)
 returns void
@@ -168,7 +171,8 @@ end $$;
 -- through a bounded part of its lanes. While `next` is not null the walk is not complete: call
 -- again with `start` set to it. A message that a worker claims at the same moment belongs to that
 -- worker.
-create function flyball.expire_notifications(throttle text, valid_for float8, max_jobs int default 1000, start text default null, out jobs bigint, out next text)
+create function flyball.expire_notifications(throttle text, valid_for float8, max_jobs int default 1000,
+    start text default null, out jobs bigint, out next text)
 language plpgsql volatile set enable_seqscan = off set enable_bitmapscan = off set jit = off set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
@@ -192,7 +196,8 @@ begin
         -- 'r' or 's', priority, job, key: the key may hold any character.
         part := regexp_match(start, '^([rs])/(-?[0-9]{1,2})/([0-9]{1,18})/(.*)$');
         if part is null then
-            perform flyball.refuse('expire_notifications', 'start', 'is not a place to go on from; give what "next" answered, or null to begin');
+            perform flyball.refuse('expire_notifications', 'start',
+                'is not a place to go on from; give what "next" answered, or null to begin');
         end if;
         is_later := part[1] = 's';
         at_priority := part[2]::smallint;
@@ -231,12 +236,14 @@ begin
                 cross join lateral (select * from flyball.job where job.id = w.job_id limit 1) j
                 left join lateral (select d.requeued_at from flyball.delivery d where d.job_id = w.job_id limit 1) d on true
                 where j.kind = 'notification'
-                    and greatest(j.created_at, j.run_at, d.requeued_at, flyball.held_until_of(j.id, j.args)) + flyball.valid_for(j.args, expire_notifications.valid_for) <= now()
+                    and greatest(j.created_at, j.run_at, d.requeued_at, flyball.held_until_of(j.id, j.args))
+                        + flyball.valid_for(j.args, expire_notifications.valid_for) <= now()
                 limit jobs_left
             ),
             removed as (
                 delete from flyball.ready
-                where ctid = any(array(select q.ctid from flyball.ready q where q.ctid = any(array(select l.tid from overdue l)) for update skip locked))
+                where ctid = any(array(
+                    select q.ctid from flyball.ready q where q.ctid = any(array(select l.tid from overdue l)) for update skip locked))
                 returning *
             ),
             collected as (
@@ -280,12 +287,14 @@ begin
             cross join lateral (select * from flyball.job where job.id = w.job_id limit 1) j
             left join lateral (select d.requeued_at from flyball.delivery d where d.job_id = w.job_id limit 1) d on true
             where j.kind = 'notification'
-                and greatest(j.created_at, j.run_at, d.requeued_at, flyball.held_until_of(j.id, j.args)) + flyball.valid_for(j.args, expire_notifications.valid_for) <= now()
+                and greatest(j.created_at, j.run_at, d.requeued_at, flyball.held_until_of(j.id, j.args))
+                    + flyball.valid_for(j.args, expire_notifications.valid_for) <= now()
             limit jobs_left
         ),
         removed as (
             delete from flyball.scheduled
-            where ctid = any(array(select q.ctid from flyball.scheduled q where q.ctid = any(array(select l.tid from overdue l)) for update skip locked))
+            where ctid = any(array(
+                select q.ctid from flyball.scheduled q where q.ctid = any(array(select l.tid from overdue l)) for update skip locked))
             returning *
         ),
         collected as (
@@ -294,7 +303,8 @@ begin
             from removed t
         )
         select n.*, (select count(*) from walk) as walked, (select count(*) from overdue) as overdue,
-            case when (select count(*) from overdue) = jobs_left then (select max(job_id) from overdue) else (select max(job_id) from walk) end as job_id
+            case when (select count(*) from overdue) = jobs_left then (select max(job_id) from overdue)
+                else (select max(job_id) from walk) end as job_id
         into result
         from collected n;
         if result.ids is not null then
@@ -383,7 +393,9 @@ begin
         select a.job_id, a.lane_id from flyball.await_admission(array(select w.job_id from was_dead w)) a
     ),
     targets as materialized (
-        select w.job_id, coalesce(a.lane_id, w.lane_id) as lane_id, w.priority, w.cost from was_dead w left join waiting a on a.job_id = w.job_id
+        select w.job_id, coalesce(a.lane_id, w.lane_id) as lane_id, w.priority, w.cost
+        from was_dead w
+        left join waiting a on a.job_id = w.job_id
     ),
     requeued as (
         insert into flyball.ready (lane_id, priority, job_id, attempt, cost, holds_unique)
@@ -394,7 +406,8 @@ begin
     -- Jobs that are not dead any more were handled by another process. A message records first that
     -- it found no account and then dies, so one with a fresh mark may be about to die.
     update flyball.delivery d set unsent = false
-    where d.job_id = any(ids) and d.job_id <> all (busy) and coalesce(d.unsent, false) and d.updated_at < clock_timestamp() - interval '1 minute';
+    where d.job_id = any(ids) and d.job_id <> all (busy) and coalesce(d.unsent, false)
+        and d.updated_at < clock_timestamp() - interval '1 minute';
     if jobs > 0 then
         perform flyball.write_audit(null, flyball.audit_actor(requeue_unsent.by), 'dead.requeue', requeue_unsent.pool, null,
             jsonb_build_object('jobs', jobs, 'filter', jsonb_build_object('throttle', requeue_unsent.pool, 'unsent', true)),
@@ -412,12 +425,15 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp set enab
 set jit = off as $$
 begin
     insert into flyball.delivery as d (job_id, channel, pool, tenant, state, recipient_digest, recipient, category, requeued_at)
-    select j.id, coalesce(j.args ->> 'channel', ''), j.throttle, j.tenant, 'queued', flyball.recipient_digest(j.args ->> 'channel', j.args ->> 'to'),
+    select j.id, coalesce(j.args ->> 'channel', ''), j.throttle, j.tenant, 'queued',
+        flyball.recipient_digest(j.args ->> 'channel', j.args ->> 'to'),
         coalesce(flyball.mask_recipient(j.args ->> 'channel', j.args ->> 'to'), ''), coalesce(j.args ->> 'category', ''), now()
     from (select * from deleted order by deleted.job_id) g
     cross join lateral (select * from flyball.job where job.id = g.job_id limit 1) j
     where j.kind = 'notification'
-        and exists (select from flyball.ready r where r.lane_id in (g.lane_id, j.admission_lane) and r.priority = g.priority and r.job_id = g.job_id offset 0)
+        and exists (
+            select from flyball.ready r
+            where r.lane_id in (g.lane_id, j.admission_lane) and r.priority = g.priority and r.job_id = g.job_id offset 0)
     on conflict on constraint delivery_pkey do update
     set state = case when d.state in ('failed', 'suppressed') then 'queued' else d.state end,
         last_outcome = null, unsent = false, requeued_at = excluded.requeued_at, updated_at = clock_timestamp();
@@ -427,7 +443,10 @@ begin
         cross join lateral (select * from flyball.message_plan h where h.job_id = g.job_id limit 1) p
         join flyball.recipient_rules r on r.digest_texts ? p.digest_type
         where p.origin = 'digest'
-            and exists (select from flyball.ready h where h.lane_id in (g.lane_id, (select o.admission_lane from flyball.job o where o.id = g.job_id)) and h.priority = g.priority and h.job_id = g.job_id offset 0)
+            and exists (
+                select from flyball.ready h
+                where h.lane_id in (g.lane_id, (select o.admission_lane from flyball.job o where o.id = g.job_id))
+                    and h.priority = g.priority and h.job_id = g.job_id offset 0)
     ),
     -- As `DigestTexts::template` in core/src/recipient/digest.rs makes it.
     present as materialized (
@@ -463,7 +482,8 @@ select j.id as job_id, j.tenant, coalesce(d.channel, j.args ->> 'channel') as ch
         when a.outcome = 'completed' then 'sent'
         else 'queued' end as state,
     d.provider_id, coalesce(d.recipient, flyball.mask_recipient(j.args ->> 'channel', j.args ->> 'to'), '') as recipient,
-    coalesce(d.category, j.args ->> 'category', '') as category, coalesce(d.attempts, '[]') as attempts, coalesce(d.attempt_count, 0) as attempt_count,
+    coalesce(d.category, j.args ->> 'category', '') as category, coalesce(d.attempts, '[]') as attempts,
+    coalesce(d.attempt_count, 0) as attempt_count,
     case when coalesce(d.state, 'queued') <> 'queued' or l.is_running or w.is_waiting then coalesce(d.reason, '')
         when x.error is not null then x.error
         when a.outcome in ('cancelled', 'dropped') then coalesce(a.error, 'cancelled')
@@ -477,7 +497,8 @@ left join lateral (
 ) l on true
 left join lateral (
     (select true as is_waiting from flyball.ready h
-     where coalesce(d.state, 'queued') = 'queued' and h.lane_id in (j.lane_id, j.admission_lane) and h.priority = j.priority and h.job_id = j.id limit 1)
+     where coalesce(d.state, 'queued') = 'queued' and h.lane_id in (j.lane_id, j.admission_lane) and h.priority = j.priority
+         and h.job_id = j.id limit 1)
     union all
     (select true from flyball.scheduled h where coalesce(d.state, 'queued') = 'queued' and h.job_id = j.id limit 1)
     limit 1
@@ -493,7 +514,8 @@ left join lateral (
 ) a on true
 where j.kind = 'notification'
 union all
-select d.job_id, d.tenant, d.channel, d.pool, d.provider, d.account, d.state, d.provider_id, d.recipient, d.category, d.attempts, d.attempt_count, d.reason,
+select d.job_id, d.tenant, d.channel, d.pool, d.provider, d.account, d.state, d.provider_id, d.recipient, d.category,
+    d.attempts, d.attempt_count, d.reason,
     d.complained, d.requeued_at, d.created_at, d.updated_at
 from flyball.delivery d
 where not exists (select from flyball.job j where j.id = d.job_id);

@@ -42,13 +42,16 @@ begin
         ))
         returning job_id
     )
-    select array(select d.job_id from deleted d), case when count(*) = max_jobs then max(p.job_id) else 0 end into gone, reached from page p;
+    select array(select d.job_id from deleted d), case when count(*) = max_jobs then max(p.job_id) else 0 end
+    into gone, reached
+    from page p;
     removed := cardinality(gone);
     if removed > 0 then
         -- A bound that another transaction moves just now stays too high until the next count.
         update flyball.pending_count c
         set pending = greatest(c.pending - (select count(*) from unnest(gone) as g(job_id) where g.job_id <= c.counted_to), 0)
-        where c.ctid = any(array(select q.ctid from flyball.pending_count q where q.tenant = sweep_pending_behind.tenant for update skip locked));
+        where c.ctid = any(array(
+            select q.ctid from flyball.pending_count q where q.tenant = sweep_pending_behind.tenant for update skip locked));
     end if;
     begin
         perform set_config('lock_timeout', '50ms', true);
@@ -98,7 +101,9 @@ declare
 begin
     loop
         -- One probe of the index for each tenant.
-        select p.tenant into current_tenant from flyball.pending p where current_tenant is null or p.tenant > current_tenant order by p.tenant limit 1;
+        select p.tenant into current_tenant from flyball.pending p
+        where current_tenant is null or p.tenant > current_tenant
+        order by p.tenant limit 1;
         exit when not found;
         for n in 1 .. 10 loop
             swept := flyball.sweep_pending_behind(current_tenant,
@@ -148,7 +153,9 @@ begin
         return;
     end if;
     cap := case when urgent then cap + cap / 10 else cap end;
-    if current_setting('transaction_isolation') = 'serializable' and pg_relation_size('flyball.pending') < (cap - 16 * adding) * 44::bigint then
+    if current_setting('transaction_isolation') = 'serializable'
+        and pg_relation_size('flyball.pending') < (cap - 16 * adding) * 44::bigint
+    then
         insert into flyball.pending (tenant, job_id) select record_pending.tenant, unnest(ids);
         return;
     end if;
@@ -211,12 +218,14 @@ begin
     if pending_count + adding > cap then
         select (d.ended - d.older) / greatest(extract(epoch from clock_timestamp() - d.older_at), 1) into drained
         from flyball.tenant_drain d where d.tenant = record_pending.tenant;
-        after := case when coalesce(drained, 0) > 0 then least(greatest(ceil((pending_count + adding - cap) / drained), 1), 300) else 300 end;
+        after := case when coalesce(drained, 0) > 0 then least(greatest(ceil((pending_count + adding - cap) / drained), 1), 300)
+            else 300 end;
         get diagnostics context = pg_context;
         raise exception using
             errcode = '53400',
             message = format('%s: the queue of tenant %s is full: %s of its messages are pending%s; the limit is %s',
-                flyball.called_function(context, entry_point), to_json(record_pending.tenant), pending_count, case when adding > 1 then format(' and %s more were sent', adding) else '' end, cap),
+                flyball.called_function(context, entry_point), to_json(record_pending.tenant), pending_count,
+                case when adding > 1 then format(' and %s more were sent', adding) else '' end, cap),
             hint = format('Nothing was enqueued. Try again in %s s.', after),
             constraint = 'tenant_queue', schema = record_pending.tenant, datatype = format('%s/%s/%s', pending_count, cap, after);
     end if;
@@ -241,8 +250,8 @@ end $$;
 
 -- === Repeated requests ===========================================================================
 
--- Whether a message waits for its admission, now or later. Like the other functions that answer each
--- request it is one whose plans are kept.
+-- Whether a message waits for its admission, now or later. Like the other functions that answer
+-- each request it is one whose plans are kept.
 create function flyball.awaits_admission(job_id bigint) returns boolean
 language plpgsql stable set enable_seqscan = off set search_path = pg_catalog, pg_temp set jit = off as $$
 begin
@@ -270,8 +279,8 @@ language sql stable set enable_seqscan = off set search_path = pg_catalog, pg_te
 $$;
 
 -- The numbers of messages that wait in the other lanes of a tenant's admission, each counted up to
--- `most`, of up to 100 lanes, as flyball.admission_place counts them. The lanes after the 10,000th message
--- are left out: the client waits, and what comes that late is not told more exactly.
+-- `most`, of up to 100 lanes, as flyball.admission_place counts them. The lanes after the 10,000th
+-- message are left out: the client waits, and what comes that late is not told more exactly.
 create function flyball.waiting_beside(tenant text, lane bigint, most bigint) returns bigint[]
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off set search_path = pg_catalog, pg_temp set jit = off as $$
 #variable_conflict use_variable
@@ -357,7 +366,8 @@ begin
     set body = excluded.body, job_id = excluded.job_id, batch_id = excluded.batch_id, expires_at = excluded.expires_at;
 end $$;
 
--- Remembers requests that made messages for a day. They come in the order in which they were locked.
+-- Remembers requests that made messages for a day. They come in the order in which they were
+-- locked.
 create function flyball.remember_requests(digests bytea[], bodies bytea[], job_ids bigint[]) returns void
 language plpgsql volatile as $$
 #variable_conflict use_column
@@ -369,9 +379,9 @@ begin
     set body = excluded.body, job_id = excluded.job_id, batch_id = excluded.batch_id, expires_at = excluded.expires_at;
 end $$;
 
--- Enqueues one job as flyball.enqueue_rows_as does, unless the request is a repeat: `digest` is that of the
--- sender and its idempotency key, `body` that of the body. `answer` is that of flyball.find_request; for
--- `replayed` the job is the one of the first request.
+-- Enqueues one job as flyball.enqueue_rows_as does, unless the request is a repeat: `digest` is
+-- that of the sender and its idempotency key, `body` that of the body. `answer` is that of
+-- flyball.find_request; for `replayed` the job is the one of the first request.
 create function flyball.enqueue_once(
     digest bytea, body bytea, owner text, module text,
     kinds text[], args jsonb[], throttles text[], keys text[], priorities int[], run_ats timestamptz[], max_attempts int[],
@@ -635,18 +645,18 @@ end $$;
 
 -- === Messages that wait again ====================================================================
 
--- Lets messages of tenants wait for the limits of their tenants, whatever they took before; returns them
--- with the lanes in which they wait. Others are left out. The caller puts them there.
+-- Lets messages of tenants wait for the limits of their tenants, whatever they took before; returns
+-- them with the lanes in which they wait. Others are left out. The caller puts them there.
 create function flyball.await_admission(jobs bigint[]) returns table (job_id bigint, lane_id bigint)
-language plpgsql volatile set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
-set jit = off as $$
+language plpgsql volatile set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_hashjoin = off
+set enable_mergejoin = off set jit = off as $$
 #variable_conflict use_column
 begin
     update flyball.job j
     set admission_lane = flyball.lane_of(flyball.admission_throttle(j.tenant), j.module)
     where j.id = any (jobs) and j.kind = 'notification' and coalesce(j.tenant, '') <> '' and j.admission_lane is null;
-    -- One that had ended is pending once more. A row that is still there is written again, so that a sweep
-    -- that saw its message as ended does not delete it.
+    -- One that had ended is pending once more. A row that is still there is written again, so that
+    -- a sweep that saw its message as ended does not delete it.
     with written as (
         insert into flyball.pending as p (tenant, job_id)
         select j.tenant, j.id
@@ -679,12 +689,13 @@ end $$;
 
 -- === Deadlines of messages that wait =============================================================
 
--- Makes messages of a pool dead that wait for the limits of their tenants and whose deadline has passed, at
--- most about max_jobs. Looks at the first messages of a bounded number of lanes: those that are next. While
--- `next` is not null there are more lanes: call again with `start` set to it.
+-- Makes messages of a pool dead that wait for the limits of their tenants and whose deadline has
+-- passed, at most about max_jobs. Looks at the first messages of a bounded number of lanes: those
+-- that are next. While `next` is not null there are more lanes: call again with `start` set to it.
 create function flyball.expire_waiting(pool text, valid_for float8, max_jobs int default 1000, start text default null,
     out jobs bigint, out next text)
-language plpgsql volatile set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
+language plpgsql volatile set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off
+set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 #variable_conflict use_column
 declare
     lane_rows  constant int := 500;
@@ -745,19 +756,22 @@ begin
         was_ready as (
             delete from flyball.ready
             where ctid = any(array(
-                select q.ctid from flyball.ready q where q.ctid = any(array(select o.tid from overdue o where o.is_ready)) for update skip locked))
+                select q.ctid from flyball.ready q where q.ctid = any(array(select o.tid from overdue o where o.is_ready))
+                for update skip locked))
             returning job_id, attempt, holds_unique
         ),
         was_scheduled as (
             delete from flyball.scheduled
             where ctid = any(array(
-                select s.ctid from flyball.scheduled s where s.ctid = any(array(select o.tid from overdue o where not o.is_ready)) for update skip locked))
+                select s.ctid from flyball.scheduled s where s.ctid = any(array(select o.tid from overdue o where not o.is_ready))
+                for update skip locked))
             returning job_id, attempt, holds_unique
         ),
         removed as materialized (
             select r.* from was_ready r union all select s.* from was_scheduled s
         )
-        select (select count(*) from walk) as walked, array_agg(t.job_id order by t.job_id) as ids, array_agg(t.attempt order by t.job_id) as attempts,
+        select (select count(*) from walk) as walked, array_agg(t.job_id order by t.job_id) as ids,
+            array_agg(t.attempt order by t.job_id) as attempts,
             array_agg(format('its deadline passed %s s after it was queued, before it was sent', floor(extract(epoch from o.span))::bigint)
                 order by t.job_id) as errors,
             array_agg(t.job_id) filter (where t.holds_unique) as holders
@@ -774,9 +788,9 @@ end $$;
 
 -- === Messages by SQL =============================================================================
 
--- The time at which a message with these places in the queues of its module and its tenant can go, by all
--- windows and rates of both: the latest counts. Null while the tenant or everything is paused, because
--- that has no known end.
+-- The time at which a message with these places in the queues of its module and its tenant can go,
+-- by all windows and rates of both: the latest counts. Null while the tenant or everything is
+-- paused, because that has no known end.
 create function flyball.held_at(tenant text, place bigint, tenant_place bigint) returns timestamptz
 language plpgsql stable set search_path = pg_catalog, pg_temp set standard_conforming_strings = on set enable_seqscan = off
 set jit = off as $$
@@ -829,7 +843,8 @@ set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bit
 declare
     job_fields constant text[] := array['pool', 'key', 'run_at', 'unique_key'];
     allowed    constant text[] := job_fields || array['channel', 'to', 'from', 'subject', 'body', 'html', 'template', 'data', 'priority',
-        'category', 'provider', 'extra', 'valid_for_s', 'on_ambiguous', 'recipient', 'template_id', 'actor', 'digest', 'at_most', 'dedup_key', 'local_time'];
+        'category', 'provider', 'extra', 'valid_for_s', 'on_ambiguous', 'recipient', 'template_id', 'actor', 'digest',
+        'at_most', 'dedup_key', 'local_time'];
     one        record;
     name       text;
     field      text;
@@ -854,14 +869,16 @@ begin
                 field := name;
                 problem := format('is not a field of a message; allowed are %s', array_to_string(allowed, ', '));
             else
-                -- Mistakes that can be seen here are refused here; a message with any other ends as a dead letter with its reason.
+                -- Mistakes that can be seen here are refused here; a message with any other ends as
+                -- a dead letter with its reason.
                 select f.key, format('must be %s, not %s', w.word, jsonb_typeof(f.value)) into field, problem
                 from jsonb_each(one.message) as f
                 cross join lateral (
                     select case when f.key in ('data', 'extra') then 'object' when f.key = 'valid_for_s' then 'number'
                         when f.key = 'template' then jsonb_typeof(f.value) else 'string' end as kind
                 ) k
-                cross join lateral (select case k.kind when 'string' then 'a text' when 'object' then 'an object' else 'a number' end as word) w
+                cross join lateral (select case k.kind when 'string' then 'a text' when 'object' then 'an object'
+                    else 'a number' end as word) w
                 where jsonb_typeof(f.value) not in ('null', k.kind)
                 order by f.key limit 1;
             end if;
@@ -888,7 +905,8 @@ begin
             ) then
                 field := 'to';
                 problem := case
-                    when exists (select from flyball.recipient r where r.tenant = flyball.caller_tenant() and r.id = one.message ->> 'recipient')
+                    when exists (select from flyball.recipient r where r.tenant = flyball.caller_tenant()
+                        and r.id = one.message ->> 'recipient')
                     then format('must be given, because the profile of the recipient has no address for %s', one.message ->> 'channel')
                     else 'must be given, because the recipient has no profile' end;
             elsif coalesce(one.message ->> 'priority', 'normal') not in ('critical', 'high', 'normal', 'low') then
@@ -924,8 +942,8 @@ begin
     from jsonb_array_elements(messages) with ordinality as m(message, n);
     select array_agg(e.job_id order by e.n), array_agg(e.duplicate order by e.n) into ids, duplicates
     from flyball.enqueue_many(jobs) with ordinality as e(job_id, duplicate, replaced, backlog, n);
-    -- A statement of its own, so it sees the jobs that the first one enqueued. Those that were there
-    -- before stand apart from the others.
+    -- A statement of its own, so it sees the jobs that the first one enqueued. Those that were
+    -- there before stand apart from the others.
     return query
     with created as materialized (
         select u.job_id, u.duplicate, u.n from unnest(ids, duplicates) with ordinality as u(job_id, duplicate, n)

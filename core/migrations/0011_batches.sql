@@ -19,8 +19,8 @@ language sql volatile as $$
         ) q))
 $$;
 
--- Enqueues the messages of a batch: the first `admitted` of them at once, the others to wait. Returns
--- their jobs in order.
+-- Enqueues the messages of a batch: the first `admitted` of them at once, the others to wait.
+-- Returns their jobs in order.
 create function flyball.enqueue_batch_messages(batch flyball.batch, messages jsonb, admitted int)
 returns table (job_id bigint, duplicate boolean)
 language plpgsql volatile as $$
@@ -50,7 +50,9 @@ begin
         ),
         -- A message that holds the unique key belongs to the batch that sent it.
         recorded as (
-            insert into flyball.batch_message (job_id, batch_id) select m.job_id, batch.id from enqueued m where not m.duplicate on conflict do nothing
+            insert into flyball.batch_message (job_id, batch_id)
+            select m.job_id, batch.id from enqueued m where not m.duplicate
+            on conflict do nothing
         )
         select m.job_id, m.duplicate from enqueued m order by m.n;
     end loop;
@@ -155,9 +157,10 @@ language sql stable set enable_seqscan = off set search_path = pg_catalog, pg_te
 $$;
 
 -- Pauses a batch: its waiting messages are put aside, also those that wait for a time, and further
--- ones are not enqueued. Messages that were not tried come back before the limits of its tenant, where
--- they use no slot while they are put aside. A pause by operators takes the place of one by the tenant.
--- Returns its state, or null if the tenant has no such batch; the tenant null stands for all.
+-- ones are not enqueued. Messages that were not tried come back before the limits of its tenant,
+-- where they use no slot while they are put aside. A pause by operators takes the place of one by
+-- the tenant. Returns its state, or null if the tenant has no such batch; the tenant null stands
+-- for all.
 create function flyball.pause_batch(tenant text, batch_id bigint, by text default null, why text default '') returns text
 language plpgsql volatile set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off as $$
 #variable_conflict use_variable
@@ -198,12 +201,14 @@ begin
     was_scheduled as (
         delete from flyball.scheduled
         where ctid = any(array(
-            select s.ctid from flyball.scheduled s where s.job_id = any(array(select j.job_id from members j)) order by s.job_id for update skip locked
+            select s.ctid from flyball.scheduled s where s.job_id = any(array(select j.job_id from members j))
+            order by s.job_id for update skip locked
         ))
         returning *
     ),
     removed as materialized (
-        select r.job_id, r.lane_id, r.priority, r.attempt, r.cost, false as retry, r.holds_unique, now() as run_at, null::smallint as turn from was_ready r
+        select r.job_id, r.lane_id, r.priority, r.attempt, r.cost, false as retry, r.holds_unique, now() as run_at, null::smallint as turn
+        from was_ready r
         union all
         select s.job_id, s.lane_id, s.priority, s.attempt, s.cost, s.retry, s.holds_unique, s.run_at, s.turn from was_scheduled s
     ),
@@ -274,9 +279,9 @@ $$;
 
 -- === Cancel ======================================================================================
 
--- Withdraws those of these messages that are items of open digests, and returns them. A digest that is
--- empty then sends nothing at its time: it stays, because one whose type lets the first item go at once
--- says when that may happen again.
+-- Withdraws those of these messages that are items of open digests, and returns them. A digest that
+-- is empty then sends nothing at its time: it stays, because one whose type lets the first item go
+-- at once says when that may happen again.
 create function flyball.withdraw_items(jobs bigint[]) returns bigint[]
 language plpgsql volatile set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
 set search_path = pg_catalog, pg_temp set jit = off as $$
@@ -381,8 +386,8 @@ begin
     where b.id = batch_id
     returning b.* into batch;
     perform flyball.free_places(batch);
-    -- A message may be on its way at each look: from the lane of its admission to that of its pool, to a
-    -- worker, or back. So look again until each has ended, is asked to stop, or is cancelled.
+    -- A message may be on its way at each look: from the lane of its admission to that of its pool,
+    -- to a worker, or back. So look again until each has ended, is asked to stop, or is cancelled.
     for look in 1..20 loop
         select c.cancelled_jobs into gone
         from flyball.cancel_live(array(select j.job_id from flyball.batch_jobs(batch_id) j)) c;
@@ -411,7 +416,8 @@ begin
                     or exists (select from flyball.scheduled s where s.job_id = j.job_id offset 0)
                     or exists (
                         select from flyball.ready r
-                        where r.lane_id in (j.lane_id, j.admission_lane) and r.priority = j.priority and r.job_id = j.job_id offset 0)) then 'too_late'
+                        where r.lane_id in (j.lane_id, j.admission_lane) and r.priority = j.priority
+                            and r.job_id = j.job_id offset 0)) then 'too_late'
                 -- A job that has completed was sent, also without a record of its delivery.
                 when n.state in ('queued', 'sent', 'delivered') then 'sent'
                 else coalesce(n.state, 'forgotten') end as state
@@ -438,16 +444,18 @@ begin
     if was <> 'cancelled' then
         perform flyball.write_audit(null, flyball.audit_actor(cancel_batch.by), 'batch.cancel', batch_id::text,
             jsonb_build_object('state', was),
-            jsonb_build_object('state', state, 'sent', sent, 'cancelled', cancelled, 'too_late', too_late, 'ended', ended), cancel_batch.why);
+            jsonb_build_object('state', state, 'sent', sent, 'cancelled', cancelled, 'too_late', too_late, 'ended', ended),
+            cancel_batch.why);
     end if;
 end $$;
 
 -- === Maintenance =================================================================================
 
--- Looks at batches whose messages have not been enqueued for a while, the oldest first. If the job that
--- was to enqueue them is a dead letter or was cancelled, the batch ends, as if it was cancelled then. If
--- that job is over otherwise, another one is enqueued: it met a pause of the batch that has ended, or its
--- row is gone. Returns the numbers of batches that ended and of jobs that were enqueued.
+-- Looks at batches whose messages have not been enqueued for a while, the oldest first. If the job
+-- that was to enqueue them is a dead letter or was cancelled, the batch ends, as if it was
+-- cancelled then. If that job is over otherwise, another one is enqueued: it met a pause of the
+-- batch that has ended, or its row is gone. Returns the numbers of batches that ended and of jobs
+-- that were enqueued.
 create function flyball.settle_expansions(older_than interval default '1 minute', most int default 100, out ended int, out enqueued int)
 language plpgsql volatile set enable_seqscan = off set search_path = pg_catalog, pg_temp set jit = off as $$
 #variable_conflict use_variable
@@ -486,9 +494,10 @@ begin
     end loop;
 end $$;
 
--- One step over batches older than this many days: deletes those of which no message has a record any
--- more. A message has one while its job or its delivery is kept, so a batch stays as long as the last of
--- its messages, whatever the retention of their kind. One process at a time; `more` is false at the end.
+-- One step over batches older than this many days: deletes those of which no message has a record
+-- any more. A message has one while its job or its delivery is kept, so a batch stays as long as
+-- the last of its messages, whatever the retention of their kind. One process at a time; `more` is
+-- false at the end.
 create function flyball.forget_batches(days int, most int default 50, out deleted bigint, out more boolean)
 language plpgsql volatile set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
 set search_path = pg_catalog, pg_temp set jit = off as $$

@@ -21,7 +21,8 @@ declare
 begin
     if tenant = '' and not flyball.is_operator() then
         raise exception using errcode = '42501', column = 'tenant', hint = 'Nothing was changed.',
-            message = format('%s: tenant: role %s has no tenant; an operator gives it one in flyball.producer', what, to_json(flyball.caller()));
+            message = format('%s: tenant: role %s has no tenant; an operator gives it one in flyball.producer', what,
+                to_json(flyball.caller()));
     end if;
     return tenant;
 end $$;
@@ -31,7 +32,8 @@ end $$;
 create function flyball.recipient_id_problem(id text) returns text
 language sql immutable parallel safe
 return case
-    when id is null or octet_length(id) not between 1 and 128 or id ~ '[[:cntrl:]]' then 'must be a text of 1 to 128 bytes without control characters'
+    when id is null or octet_length(id) not between 1 and 128 or id ~ '[[:cntrl:]]'
+        then 'must be a text of 1 to 128 bytes without control characters'
     when id in ('check', '.', '..') then 'must not be check, . or .., which cannot be in a path' end;
 
 -- Refuses the id of a recipient. The functions of inboxes call it recipient.
@@ -95,7 +97,9 @@ begin
     end if;
     return query
     with top as materialized (
-        select f.key, f.value, jsonb_typeof(f.value) as kind from jsonb_each(profile_problems.profile) f where jsonb_typeof(f.value) <> 'null'
+        select f.key, f.value, jsonb_typeof(f.value) as kind
+        from jsonb_each(profile_problems.profile) f
+        where jsonb_typeof(f.value) <> 'null'
     ),
     below as materialized (
         select t.key as part, f.key, f.value, jsonb_typeof(f.value) as kind
@@ -113,7 +117,9 @@ begin
     choices as materialized (
         select 'preferences.all' as at, b.value, b.kind from below b where b.part = 'preferences' and b.key = 'all' and b.kind <> 'null'
         union all
-        select 'preferences.' || b.key, f.value, jsonb_typeof(f.value) from below b cross join lateral jsonb_each(case when b.kind = 'object' then b.value else '{}' end) f
+        select 'preferences.' || b.key, f.value, jsonb_typeof(f.value)
+        from below b
+        cross join lateral jsonb_each(case when b.kind = 'object' then b.value else '{}' end) f
         where b.part = 'preferences' and b.key in ('categories', 'templates')
     )
     select t.key, format('is not a field of it; allowed are %s', array_to_string(allowed, ', ')) from top t where t.key <> all (allowed)
@@ -122,16 +128,19 @@ begin
     union all
     select t.key, 'must be the IANA name of a time zone, such as Europe/Berlin' from top t
     where t.key in ('time_zone', 'device_time_zone')
-        and case when t.kind = 'string' and octet_length(t.value #>> '{}') between 1 and 128 then not flyball.is_zone(t.value #>> '{}') else true end
+        and case when t.kind = 'string' and octet_length(t.value #>> '{}') between 1 and 128
+            then not flyball.is_zone(t.value #>> '{}') else true end
     union all
     -- The name is not shown: it may be the address.
     select b.part, format('has a name that is no channel; allowed are %s', array_to_string(channels, ', ')) from below b
     where b.part in ('addresses', 'quiet_hours') and b.key <> all (channels)
     union all
-    select 'addresses.inapp', 'must be left out: the inbox is found by the id' from below b where b.part = 'addresses' and b.key = 'inapp' and b.kind <> 'null'
+    select 'addresses.inapp', 'must be left out: the inbox is found by the id' from below b
+    where b.part = 'addresses' and b.key = 'inapp' and b.kind <> 'null'
     union all
     select 'addresses.' || b.key, 'must be a text of 1 to 2048 bytes' from below b
-    where b.part = 'addresses' and b.key = any (channels) and b.key <> 'inapp' and (b.kind <> 'string' or octet_length(b.value #>> '{}') not between 1 and 2048)
+    where b.part = 'addresses' and b.key = any (channels) and b.key <> 'inapp'
+        and (b.kind <> 'string' or octet_length(b.value #>> '{}') not between 1 and 2048)
     union all
     select 'addresses.' || b.key, case b.key
         when 'sms' then 'must be a number in E.164 form, such as +15550100 or whatsapp:+15550100'
@@ -140,7 +149,8 @@ begin
         when 'chat' then 'must be one chat''s id, such as -100123 or C0123456789, or a name, such as @news'
         else 'must be a URL that begins with http:// or https://' end
     from below b
-    where b.part = 'addresses' and b.key = any (channels) and b.key <> 'inapp' and b.kind = 'string' and octet_length(b.value #>> '{}') between 1 and 2048
+    where b.part = 'addresses' and b.key = any (channels) and b.key <> 'inapp' and b.kind = 'string'
+        and octet_length(b.value #>> '{}') between 1 and 2048
         and flyball.normal_recipient(b.key, b.value #>> '{}') is null
         -- Some of these programs can read.
         and not (b.key in ('email', 'chat') and b.value #>> '{}' ~ '[^ -~]|xn--')
@@ -153,7 +163,8 @@ begin
     cross join lateral (values ('start', q."start"), ('end', q."end")) as w(name, value)
     where w.value is not null and (jsonb_typeof(w.value) <> 'string' or w.value #>> '{}' !~ clock)
     union all
-    select q.at || '.all_day', 'must be true or false' from quiet q where q.value ? 'all_day' and jsonb_typeof(q.value -> 'all_day') <> 'boolean'
+    select q.at || '.all_day', 'must be true or false' from quiet q
+    where q.value ? 'all_day' and jsonb_typeof(q.value -> 'all_day') <> 'boolean'
     union all
     select q.at || '.all_day', 'must be left out beside start and end, or these beside it' from quiet q
     where q.all_day and (q."start" is not null or q."end" is not null)
@@ -165,14 +176,17 @@ begin
     select q.at || '.end', 'must differ from start; write all_day for days that are quiet as a whole' from quiet q where q."start" = q."end"
     union all
     select q.at || '.weekdays', format('must be a list of %s', array_to_string(days, ', ')) from quiet q
-    where q.value ? 'weekdays' and (jsonb_typeof(q.value -> 'weekdays') <> 'array' or q.value -> 'weekdays' = '[]' or not q.value -> 'weekdays' <@ to_jsonb(days))
+    where q.value ? 'weekdays' and (jsonb_typeof(q.value -> 'weekdays') <> 'array' or q.value -> 'weekdays' = '[]'
+        or not q.value -> 'weekdays' <@ to_jsonb(days))
     union all
     select q.at || '.weekdays', 'must leave a day: to get nothing at all, opt out' from quiet q
     where q."start" is null and q."end" is null
-        and (q.all_day and not q.value ? 'weekdays' or q.value ? 'weekdays' and jsonb_typeof(q.weekdays) = 'array' and q.weekdays @> to_jsonb(days))
+        and (q.all_day and not q.value ? 'weekdays' or q.value ? 'weekdays' and jsonb_typeof(q.weekdays) = 'array'
+            and q.weekdays @> to_jsonb(days))
     union all
     select q.at || '.dates', 'must be a list of at most 366 dates, such as 2026-12-25' from quiet q
-    where q.value ? 'dates' and case when jsonb_typeof(q.value -> 'dates') <> 'array' or jsonb_array_length(q.value -> 'dates') > 366 then true
+    where q.value ? 'dates' and case when jsonb_typeof(q.value -> 'dates') <> 'array'
+        or jsonb_array_length(q.value -> 'dates') > 366 then true
         else exists (
             select from jsonb_array_elements(q.value -> 'dates') d
             where jsonb_typeof(d.value) <> 'string' or not flyball.is_date(d.value #>> '{}')) end
@@ -181,7 +195,8 @@ begin
     where b.part = 'preferences' and b.key <> all (preferences)
     union all
     select 'preferences.' || b.key, 'must be an object of at most 200 names, each of 1 to 128 bytes' from below b
-    where b.part = 'preferences' and b.key in ('categories', 'templates') and case when b.kind = 'null' then false when b.kind <> 'object' then true
+    where b.part = 'preferences' and b.key in ('categories', 'templates')
+        and case when b.kind = 'null' then false when b.kind <> 'object' then true
         else (select count(*) > 200 or bool_or(octet_length(k.name) not between 1 and 128) from jsonb_object_keys(b.value) as k(name)) end
     union all
     select c.at, 'must be true or false, or one of these for each channel' from choices c
@@ -195,7 +210,9 @@ language plpgsql stable as $$
 declare
     first record;
 begin
-    select p.field, p.problem into first from flyball.profile_problems(check_profile.profile, check_profile.allowed) p order by p.field, p.problem limit 1;
+    select p.field, p.problem into first
+    from flyball.profile_problems(check_profile.profile, check_profile.allowed) p
+    order by p.field, p.problem limit 1;
     if found then
         perform flyball.refuse(what, first.field, first.problem);
     end if;
@@ -212,8 +229,8 @@ return case
 
 -- === Profiles ====================================================================================
 
--- Writes profiles of a tenant that were checked; tells how many are new and how many others changed.
--- Ids occur once. One line of the audit log, and none if nothing changed.
+-- Writes profiles of a tenant that were checked; tells how many are new and how many others
+-- changed. Ids occur once. One line of the audit log, and none if nothing changed.
 create function flyball.put_recipients(tenant text, ids text[], profiles jsonb[], by text, why text, out created bigint, out changed bigint)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set standard_conforming_strings = on as $$
 #variable_conflict use_column
@@ -232,7 +249,8 @@ begin
     if created + changed > 0 and cardinality(ids) = 1 then
         perform flyball.write_audit(null, flyball.audit_actor(by), 'recipient.set', flyball.shown_recipient(ids[1]), null,
             jsonb_build_object('tenant', put_recipients.tenant, 'created', created = 1,
-                'fields', (select coalesce(jsonb_agg(k.key order by k.key), '[]') from jsonb_object_keys(jsonb_strip_nulls(profiles[1])) as k(key)),
+                'fields', (select coalesce(jsonb_agg(k.key order by k.key), '[]')
+                    from jsonb_object_keys(jsonb_strip_nulls(profiles[1])) as k(key)),
                 'channels', (select coalesce(jsonb_agg(k.key order by k.key), '[]')
                     from jsonb_object_keys(coalesce(nullif(profiles[1] -> 'addresses', 'null'), '{}')) as k(key))),
             why);
@@ -299,7 +317,8 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 declare
     tenant constant text := flyball.recipient_tenant('set_recipient_defaults');
 begin
-    perform flyball.check_profile('set_recipient_defaults', set_recipient_defaults.profile, array['time_zone', 'quiet_hours', 'preferences']);
+    perform flyball.check_profile('set_recipient_defaults', set_recipient_defaults.profile,
+        array['time_zone', 'quiet_hours', 'preferences']);
     return flyball.put_recipient_defaults(tenant, set_recipient_defaults.profile, set_recipient_defaults.by, set_recipient_defaults.why);
 end $$;
 comment on function flyball.set_recipient_defaults is 'Sets what holds for all recipients of the caller''s tenant unless their profiles say otherwise.';
@@ -313,7 +332,8 @@ declare
     allowed constant text[] := array['addresses', 'time_zone', 'device_time_zone', 'quiet_hours', 'preferences'];
 begin
     if recipients is null or jsonb_typeof(recipients) <> 'array' or jsonb_array_length(recipients) not between 1 and 1000 then
-        return query select null::int, 'recipients', 'must be a JSON array of 1 to 1000 recipients, each an object with an id and the fields of a profile';
+        return query select null::int, 'recipients',
+            'must be a JSON array of 1 to 1000 recipients, each an object with an id and the fields of a profile';
         return;
     end if;
     return query
@@ -331,7 +351,10 @@ begin
             flyball.recipient_id_problem(g.value ->> 'id'), case when g.is_repeated then 'must differ from those before it' end)
         from given g where g.is_object
         union all
-        select g.at, w.field, w.problem from given g cross join lateral flyball.profile_problems(g.value - 'id', allowed) w where g.is_object
+        select g.at, w.field, w.problem
+        from given g
+        cross join lateral flyball.profile_problems(g.value - 'id', allowed) w
+        where g.is_object
     ) p
     where p.problem is not null
     order by p.at, p.field, p.problem;
@@ -339,8 +362,8 @@ end $$;
 comment on function flyball.recipient_problems is 'Everything that is wrong with recipients to set, one row each.';
 
 -- Sets the profiles of 1 to 1,000 recipients of the caller's tenant, all or none: a JSON array of
--- objects with an `id` and the fields of a profile. Tells how many are new and how many others changed.
--- An error names the first thing that is wrong; its detail has all of them, up to 100.
+-- objects with an `id` and the fields of a profile. Tells how many are new and how many others
+-- changed. An error names the first thing that is wrong; its detail has all of them, up to 100.
 create function flyball.set_recipients(recipients jsonb, by text default null, why text default '', out created bigint, out changed bigint)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set standard_conforming_strings = on as $$
 #variable_conflict use_column
@@ -351,7 +374,9 @@ declare
 begin
     select p.index, p.field, p.problem into first from flyball.recipient_problems(set_recipients.recipients) p limit 1;
     if found then
-        select string_agg(format('recipients%s%s: %s', '[' || p.index || ']', coalesce('.' || nullif(nullif(p.field, ''), 'recipients'), ''), p.problem),
+        select string_agg(
+                format('recipients%s%s: %s', '[' || p.index || ']', coalesce('.' || nullif(nullif(p.field, ''), 'recipients'), ''),
+                    p.problem),
                 E'\n' order by p.index, p.field, p.problem)
         into lines
         from (select * from flyball.recipient_problems(set_recipients.recipients) q where q.index is not null limit 100) p;
@@ -361,7 +386,8 @@ begin
             detail = coalesce(lines, ''), hint = 'Nothing was changed.';
     end if;
     select p.created, p.changed into created, changed
-    from flyball.put_recipients(tenant, array(select g.value ->> 'id' from jsonb_array_elements(set_recipients.recipients) with ordinality as g(value, n) order by g.n),
+    from flyball.put_recipients(tenant,
+        array(select g.value ->> 'id' from jsonb_array_elements(set_recipients.recipients) with ordinality as g(value, n) order by g.n),
         array(select g.value - 'id' from jsonb_array_elements(set_recipients.recipients) with ordinality as g(value, n) order by g.n),
         set_recipients.by, set_recipients.why) p;
 end $$;
@@ -369,12 +395,13 @@ comment on function flyball.set_recipients is 'Sets the profiles of up to 1,000 
 
 -- === Keys ========================================================================================
 
--- The key of parts, as core/src/recipient/address.rs computes it: the first 16 bytes of the SHA-256 of the
--- parts, each with its length in bytes before it.
+-- The key of parts, as core/src/recipient/address.rs computes it: the first 16 bytes of the SHA-256
+-- of the parts, each with its length in bytes before it.
 create function flyball.recipient_key(variadic parts text[]) returns uuid
 language sql stable parallel safe
 return (
-    select encode(substring(sha256(string_agg(int8send(octet_length(b.bytes)::bigint) || b.bytes, ''::bytea order by p.n)) from 1 for 16), 'hex')::uuid
+    select encode(substring(sha256(string_agg(int8send(octet_length(b.bytes)::bigint) || b.bytes, ''::bytea order by p.n))
+        from 1 for 16), 'hex')::uuid
     from unnest(parts) with ordinality as p(part, n)
     cross join lateral convert_to(p.part, 'UTF8') as b(bytes)
 );
@@ -396,7 +423,8 @@ return (
 
 -- === Quiet hours =================================================================================
 
--- Whether a time of the recipient's clock is in its quiet hours on one channel, as `QuietHours` says.
+-- Whether a time of the recipient's clock is in its quiet hours on one channel, as `QuietHours`
+-- says.
 create function flyball.is_quiet(hours jsonb, clock timestamp) returns boolean
 language sql immutable parallel safe
 return coalesce(hours -> 'dates' ? to_char(clock, 'YYYY-MM-DD'), false) or coalesce((
@@ -408,12 +436,13 @@ return coalesce(hours -> 'dates' ? to_char(clock, 'YYYY-MM-DD'), false) or coale
     from (
         select to_char(clock, 'HH24:MI') as minute, hours ->> 'start' as starts, hours ->> 'end' as ends,
             jsonb_typeof(hours -> 'weekdays') is distinct from 'array' or hours -> 'weekdays' ? to_char(clock, 'dy') as today,
-            jsonb_typeof(hours -> 'weekdays') is distinct from 'array' or hours -> 'weekdays' ? to_char(clock - interval '1 day', 'dy') as yesterday
+            jsonb_typeof(hours -> 'weekdays') is distinct from 'array'
+                or hours -> 'weekdays' ? to_char(clock - interval '1 day', 'dy') as yesterday
     ) h
 ), false);
 
--- The first instant after a quiet one that is not quiet: hours begin and end with a minute. Null if there
--- is none within eight days.
+-- The first instant after a quiet one that is not quiet: hours begin and end with a minute. Null if
+-- there is none within eight days.
 create function flyball.quiet_end(hours jsonb, at timestamptz, zone text) returns timestamptz
 language sql stable
 return (
@@ -429,7 +458,8 @@ return (
 create function flyball.list_key(key uuid, kind text, name text) returns uuid
 language sql stable parallel safe
 return (
-    select encode(substring(sha256(string_agg(int8send(octet_length(p.part)::bigint) || p.part, ''::bytea order by p.n)) from 1 for 16), 'hex')::uuid
+    select encode(substring(sha256(string_agg(int8send(octet_length(p.part)::bigint) || p.part, ''::bytea order by p.n))
+        from 1 for 16), 'hex')::uuid
     from unnest(array['list'::bytea, uuid_send(key), convert_to(kind, 'UTF8'), convert_to(name, 'UTF8')]) with ordinality as p(part, n)
 );
 
@@ -458,8 +488,8 @@ return (
     where r.most between 1 and 1000 and coalesce(r.span_s, 1) between 1 and 31622400
 );
 
--- The first second, not before `t`, at which the rules of a list let one more message go, by ascending
--- times; and the rule that makes it wait. `CapRules::next` is the law.
+-- The first second, not before `t`, at which the rules of a list let one more message go, by
+-- ascending times; and the rule that makes it wait. `CapRules::next` is the law.
 create function flyball.cap_next(rules jsonb, times bigint[], t bigint, zone text, out at_s bigint, out rule text)
 language plpgsql stable as $$
 declare
@@ -471,7 +501,8 @@ declare
 begin
     at_s := t;
     -- The day is judged at the time that the other rules allow.
-    for one in select r.value from jsonb_array_elements(rules) with ordinality as r(value, n) order by r.value ->> 'span_s' is null, r.n loop
+    for one in select r.value from jsonb_array_elements(rules) with ordinality as r(value, n)
+        order by r.value ->> 'span_s' is null, r.n loop
         continue when had < (one ->> 'most')::int;
         oldest := times[had - (one ->> 'most')::int + 1];
         if one ->> 'span_s' is not null then
@@ -488,8 +519,8 @@ begin
     end loop;
 end $$;
 
--- Whether one more message may go at `t` beside all of these times, earlier and later, in any order.
--- `CapRules::plan` has the same.
+-- Whether one more message may go at `t` beside all of these times, earlier and later, in any
+-- order. `CapRules::plan` has the same.
 create function flyball.cap_has_room(rules jsonb, times bigint[], t bigint, zone text) returns boolean
 language sql stable
 return (
@@ -506,7 +537,8 @@ return (
     cross join lateral (select (e.rule ->> 'most')::int as most, (e.rule ->> 'span_s')::bigint as span_s) r
     cross join lateral (select date_trunc('day', to_timestamp(t) at time zone zone) as midnight) m
     cross join lateral (
-        select extract(epoch from m.midnight at time zone zone) as begins, extract(epoch from (m.midnight + interval '1 day') at time zone zone) as ends
+        select extract(epoch from m.midnight at time zone zone) as begins,
+            extract(epoch from (m.midnight + interval '1 day') at time zone zone) as ends
     ) d
 );
 
@@ -518,7 +550,8 @@ return (
 -- and an item is left to its digest. One with a local time is left to the planner, which knows the
 -- instant. An inbox interrupts no one, so it has no caps of actors; `cap_lists` in
 -- core/src/recipient/gates.rs has the same.
-create function flyball.refuse_capped(owner_tenant text, ids bigint[], kinds text[], args jsonb[], run_ats timestamptz[], duplicates boolean[])
+create function flyball.refuse_capped(owner_tenant text, ids bigint[], kinds text[], args jsonb[], run_ats timestamptz[],
+    duplicates boolean[])
 returns void
 language plpgsql volatile set enable_seqscan = off set search_path = pg_catalog, pg_temp set jit = off as $$
 #variable_conflict use_variable
@@ -606,7 +639,8 @@ begin
         judged_s := floor(extract(epoch from asked_at));
         mode := coalesce(category -> 'quiet' ->> channel, 'hold');
         hours := coalesce(
-            (select nullif(p.profile -> 'quiet_hours' -> channel, 'null') from flyball.recipient p where p.tenant = owner_tenant and p.id = person),
+            (select nullif(p.profile -> 'quiet_hours' -> channel, 'null')
+             from flyball.recipient p where p.tenant = owner_tenant and p.id = person),
             (select nullif(d.profile -> 'quiet_hours' -> channel, 'null') from flyball.recipient_defaults d where d.tenant = owner_tenant));
         -- Presets are for the planner.
         continue when channel = 'sms' and coalesce((category ->> 'has_presets')::boolean, false);
@@ -620,7 +654,8 @@ begin
         end if;
         latest_s := null;
         for list in
-            select (l.value ->> 'list')::int as number, l.value -> 'rules' as rules, coalesce((l.value ->> 'refuses')::boolean, false) as refuses
+            select (l.value ->> 'list')::int as number, l.value -> 'rules' as rules,
+                coalesce((l.value ->> 'refuses')::boolean, false) as refuses
             from jsonb_array_elements(lists) l where jsonb_array_length(coalesce(nullif(l.value -> 'rules', 'null'), '[]')) > 0
         loop
             sent := array(
@@ -656,7 +691,8 @@ begin
         end loop;
         if latest_s is null then
             insert into flyball.cap_reservation (recipient, list, at_s, job_id)
-            select recipient, (l.value ->> 'list')::int, ceil(extract(epoch from greatest(asked_at, clock_timestamp())))::bigint - 1577836800, one.id
+            select recipient, (l.value ->> 'list')::int,
+                ceil(extract(epoch from greatest(asked_at, clock_timestamp())))::bigint - 1577836800, one.id
             from jsonb_array_elements(lists) l where jsonb_array_length(coalesce(nullif(l.value -> 'rules', 'null'), '[]')) > 0;
         elsif refuses then
             raise exception using
@@ -672,14 +708,14 @@ end $$;
 
 -- === Planners ====================================================================================
 
--- Takes messages out of the queue whose plan is due, at most `most`, the most urgent first, but none
--- that anybody has touched since it was scheduled: its row is locked or was, or its deletion is under
--- way. The caller puts each where its plan says, in the same transaction.
+-- Takes messages out of the queue whose plan is due, at most `most`, the most urgent first, but
+-- none that anybody has touched since it was scheduled: its row is locked or was, or its deletion
+-- is under way. The caller puts each where its plan says, in the same transaction.
 --
 -- To lock the row first would write a record of the log for each message. Instead a planner has all
--- messages of a few runs of ids, as long as its transaction lasts: two of them that found the same row
--- would wait for each other. Should another transaction touch a row after it was found, this waits for 50 ms
--- and then fails, and the caller takes rows by locks.
+-- messages of a few runs of ids, as long as its transaction lasts: two of them that found the same
+-- row would wait for each other. Should another transaction touch a row after it was found, this
+-- waits for 50 ms and then fails, and the caller takes rows by locks.
 create function flyball.take_unplanned(most bigint) returns setof flyball.scheduled
 language plpgsql volatile set enable_seqscan = off set lock_timeout = '50ms' set search_path = pg_catalog, pg_temp set jit = off as $$
 begin
@@ -691,7 +727,8 @@ begin
             cross join lateral (
                 select q.ctid as tid from flyball.scheduled q
                 where (q.turn, q.run_at) >= (p.turn, '-infinity') and (q.turn, q.run_at) <= (p.turn, now())
-                    and case when q.xmax = 0 then pg_try_advisory_xact_lock(hashtext('flyball.plan'), (q.job_id >> 9 & 255)::int) else false end
+                    and case when q.xmax = 0
+                        then pg_try_advisory_xact_lock(hashtext('flyball.plan'), (q.job_id >> 9 & 255)::int) else false end
                 order by q.turn, q.run_at
                 limit most
             ) d
@@ -708,8 +745,8 @@ comment on function flyball.take_unplanned is 'Takes messages whose plan is due 
 -- Lets held messages of recipients be planned again; returns their number. A planner that has taken
 -- such a message out of the queue puts it back in a new row, which the second round sees. Open
 -- digests that quiet hours, a cap or their pool keep beyond their windows ask the gates again: each
--- counts as one message. A digest that another transaction has locked keeps its time: its owner may wait for
--- another one that is locked here.
+-- counts as one message. A digest that another transaction has locked keeps its time: its owner may
+-- wait for another one that is locked here.
 create function flyball.replan(recipients uuid[]) returns bigint
 language plpgsql volatile set enable_seqscan = off set search_path = pg_catalog, pg_temp set jit = off as $$
 declare
@@ -791,23 +828,25 @@ referencing old table as before new table as after for each statement execute fu
 -- Attempts without the words of providers, which may quote the address.
 create function flyball.without_reasons(attempts jsonb) returns jsonb
 language sql immutable parallel safe
-return (select coalesce(jsonb_agg(e.value || '{"reason": ""}' order by e.n), '[]') from jsonb_array_elements(attempts) with ordinality as e(value, n));
+return (select coalesce(jsonb_agg(e.value || '{"reason": ""}' order by e.n), '[]')
+    from jsonb_array_elements(attempts) with ordinality as e(value, n));
 
--- Whether an address of a channel is among these: normal forms, and spellings for what SQL cannot read.
+-- Whether an address of a channel is among these: normal forms, and spellings for what SQL cannot
+-- read.
 create function flyball.is_addressed_to(channel text, address text, normals text[], spellings text[]) returns boolean
 language sql immutable parallel safe
 return coalesce(channel || chr(31) || address = any (spellings)
     or channel || chr(31) || flyball.normal_recipient(channel, address) = any (normals), false);
 
--- The name of an erased recipient in the audit log. Nobody can read the id from it, and who knows the
--- id can compute it.
+-- The name of an erased recipient in the audit log. Nobody can read the id from it, and who knows
+-- the id can compute it.
 create function flyball.erased_name(tenant text, id text) returns text
 language sql stable security definer set search_path = pg_catalog, pg_temp set standard_conforming_strings = on
 return 'erased:' || left(encode(flyball.keyed_digest(sha256(convert_to(tenant || chr(31) || id, 'UTF8'))), 'hex'), 16);
 
--- Ends messages of an erased recipient: those that wait and dead letters are cancelled, those that run
--- are asked to stop. Nothing that a person wrote or reads is left in their arguments. Returns the number
--- of those that will not be sent.
+-- Ends messages of an erased recipient: those that wait and dead letters are cancelled, those that
+-- run are asked to stop. Nothing that a person wrote or reads is left in their arguments. Returns
+-- the number of those that will not be sent.
 create function flyball.erase_messages(jobs bigint[]) returns bigint
 language plpgsql volatile set enable_seqscan = off set search_path = pg_catalog, pg_temp set jit = off as $$
 #variable_conflict use_column
@@ -883,12 +922,13 @@ end $$;
 -- records. `keys` and `digests` add those that the caller computed: keys of recipients, and unkeyed
 -- digests of addresses. Returns the numbers. It reads every message of the tenant that is kept, and
 -- looks again for what planners and closers wrote meanwhile; items in digests of other keys end
--- too. Suppressions stay: they say that this address wants nothing, and the address cannot be read there.
--- It locks in the order of planners, which take messages, then claims, lists and digests, and
--- changes records at the end, as planners and closers do: so none waits for the other. A digest
+-- too. Suppressions stay: they say that this address wants nothing, and the address cannot be read
+-- there. It locks in the order of planners, which take messages, then claims, lists and digests,
+-- and changes records at the end, as planners and closers do: so none waits for the other. A digest
 -- that closes meanwhile leaves messages, which the next look finds.
 create function flyball.erase_recipient(tenant text, id text, keys uuid[], digests bytea[], by text, why text,
-    out had_profile boolean, out caps bigint, out reservations bigint, out claims bigint, out digests_closed bigint, out items bigint, out messages bigint,
+    out had_profile boolean, out caps bigint, out reservations bigint, out claims bigint, out digests_closed bigint,
+    out items bigint, out messages bigint,
     out cancelled bigint, out arguments bigint, out inbox bigint)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off
 set standard_conforming_strings = on set jit = off as $$
@@ -909,35 +949,40 @@ declare
     addresses    text[];
     spellings    text[];
     shown        constant text := flyball.shown_recipient(erase_recipient.id);
-    erased       constant text := case when shown = erase_recipient.id then flyball.erased_name(erase_recipient.tenant, erase_recipient.id) else shown end;
+    erased       constant text := case when shown = erase_recipient.id
+        then flyball.erased_name(erase_recipient.tenant, erase_recipient.id) else shown end;
 begin
-    delete from flyball.recipient r where r.tenant = erase_recipient.tenant and r.id = erase_recipient.id returning r.profile into old_profile;
+    delete from flyball.recipient r where r.tenant = erase_recipient.tenant and r.id = erase_recipient.id
+    returning r.profile into old_profile;
     had_profile := old_profile is not null;
     all_keys := coalesce(keys, '{}') || flyball.recipient_keys(erase_recipient.tenant, erase_recipient.id, old_profile);
     select array_agg(flyball.keyed_digest(k.known)) into all_digests
     from (
         select unnest(digests) as known
         union
-        select flyball.known_digest(a.key, a.value) from jsonb_each_text(coalesce(nullif(old_profile -> 'addresses', 'null'), '{}')) as a(key, value)
+        select flyball.known_digest(a.key, a.value)
+        from jsonb_each_text(coalesce(nullif(old_profile -> 'addresses', 'null'), '{}')) as a(key, value)
         union
         -- In the inbox the id is the address.
         select flyball.known_digest('inapp', erase_recipient.id)
     ) k
     where k.known is not null;
 
-    select coalesce(array_agg(a.key || chr(31) || flyball.normal_recipient(a.key, a.value)) filter (where flyball.normal_recipient(a.key, a.value) is not null), '{}'),
+    select coalesce(array_agg(a.key || chr(31) || flyball.normal_recipient(a.key, a.value))
+            filter (where flyball.normal_recipient(a.key, a.value) is not null), '{}'),
         coalesce(array_agg(a.key || chr(31) || a.value), '{}')
     into addresses, spellings
-    from jsonb_each_text(coalesce(nullif(old_profile -> 'addresses', 'null'), '{}') || jsonb_build_object('inapp', erase_recipient.id)) as a(key, value);
+    from jsonb_each_text(coalesce(nullif(old_profile -> 'addresses', 'null'), '{}')
+        || jsonb_build_object('inapp', erase_recipient.id)) as a(key, value);
 
     digests_closed := 0;
     claims := 0;
     caps := 0;
     closed := '{}';
     cancelled := 0;
-    -- Until nothing more is found: a planner writes what it found for its messages, and a closer the message
-    -- of a digest, when they commit. The end of messages waits for those who have them, so another look
-    -- sees what they wrote.
+    -- Until nothing more is found: a planner writes what it found for its messages, and a closer
+    -- the message of a digest, when they commit. The end of messages waits for those who have them,
+    -- so another look sees what they wrote.
     for look in 1..10 loop
         if look = 1 then
             -- Two statements, because each has an index of its own.
@@ -954,7 +999,8 @@ begin
                     where d.tenant = erase_recipient.tenant and d.tenant <> '' and d.recipient_digest = any (all_digests));
                 all_jobs := array(
                     select j.id from flyball.job j
-                    where j.tenant = erase_recipient.tenant and j.tenant <> '' and j.kind = 'notification' and (j.args ->> 'recipient' = erase_recipient.id
+                    where j.tenant = erase_recipient.tenant and j.tenant <> '' and j.kind = 'notification'
+                        and (j.args ->> 'recipient' = erase_recipient.id
                         or flyball.is_addressed_to(j.args ->> 'channel', j.args ->> 'to', addresses, spellings)));
             end if;
             select coalesce(array_agg(distinct u.id), '{}') into fresh from unnest(all_jobs || of_records) as u(id);
@@ -969,7 +1015,8 @@ begin
         end if;
         cancelled := cancelled + flyball.erase_messages(fresh);
         perform from flyball.dedup d where d.recipient = any (all_keys) order by d.recipient, d.content for update;
-        with gone as (delete from flyball.dedup d where d.recipient = any (all_keys) returning 1) select claims + count(*) into claims from gone;
+        with gone as (delete from flyball.dedup d where d.recipient = any (all_keys) returning 1)
+        select claims + count(*) into claims from gone;
         perform from flyball.cap c where c.recipient = any (all_keys) order by c.recipient, c.list for update;
         with gone as (delete from flyball.cap c where c.recipient = any (all_keys) returning 1) select caps + count(*) into caps from gone;
         -- One probe of the index for each type: an item that is being put into one is
@@ -977,7 +1024,9 @@ begin
         closed := '{}';
         current_type := null;
         loop
-            select d.type into current_type from flyball.digest d where current_type is null or d.type > current_type order by d.type limit 1;
+            select d.type into current_type from flyball.digest d
+            where current_type is null or d.type > current_type
+            order by d.type limit 1;
             exit when not found;
             with gone as (delete from flyball.digest d where d.type = current_type and d.recipient = any (all_keys) returning d.id)
             select coalesce(array_agg(g.id), '{}') into more from gone g;
@@ -1003,10 +1052,13 @@ begin
     where p.job_id = any (all_items) and p.state = 'collected';
 
     with gone as (delete from flyball.cap c where c.recipient = any (all_keys) returning 1) select caps + count(*) into caps from gone;
-    with gone as (delete from flyball.cap_reservation c where c.recipient = any (all_keys) returning 1) select count(*) into reservations from gone;
-    with gone as (delete from flyball.dedup d where d.recipient = any (all_keys) returning 1) select claims + count(*) into claims from gone;
+    with gone as (delete from flyball.cap_reservation c where c.recipient = any (all_keys) returning 1)
+    select count(*) into reservations from gone;
+    with gone as (delete from flyball.dedup d where d.recipient = any (all_keys) returning 1)
+        select claims + count(*) into claims from gone;
 
-    -- A cancelled message has no record of its own, but one that was tried before has, and so has an item.
+    -- A cancelled message has no record of its own, but one that was tried before has, and so has
+    -- an item.
     update flyball.delivery d
     set recipient = '', recipient_digest = null, reason = case when s.is_cancelled then 'cancelled' else '' end,
         state = case when s.is_cancelled then 'failed' else d.state end, attempts = flyball.without_reasons(d.attempts)
@@ -1021,7 +1073,8 @@ begin
         select b.id, (
             select coalesce(jsonb_agg(m.value order by m.n), '[]') from jsonb_array_elements(b.messages) with ordinality as m(value, n)
             where not coalesce(m.value -> 'args' ->> 'recipient' = erase_recipient.id, false)
-                and not flyball.is_addressed_to(m.value -> 'args' ->> 'channel', m.value -> 'args' ->> 'to', addresses, spellings)) as messages
+                and not flyball.is_addressed_to(
+                    m.value -> 'args' ->> 'channel', m.value -> 'args' ->> 'to', addresses, spellings)) as messages
         from flyball.batch b where b.tenant = erase_recipient.tenant and b.messages <> '[]'
     ),
     changed as (
@@ -1035,7 +1088,8 @@ begin
     from changed c join flyball.batch o on o.id = c.id;
     update flyball.message_plan p
     set recipient = '00000000-0000-0000-0000-000000000000',
-        state = case when p.state = 'held' then 'ended' else p.state end, reason = case when p.state = 'held' then 'cancelled' else p.reason end,
+        state = case when p.state = 'held' then 'ended' else p.state end,
+        reason = case when p.state = 'held' then 'cancelled' else p.reason end,
         gate = case when p.state = 'held' then '' else p.gate end, rule = case when p.state = 'held' then '' else p.rule end,
         holds = '[]', until = null
     where p.recipient = any (all_keys) or p.job_id = any (all_jobs);
@@ -1044,15 +1098,17 @@ begin
     where e.job_id = any (all_jobs) or e.job_id is null and e.recipient_digest = any (all_digests);
     -- Earlier lines of the log keep what was done, under a name that does not reveal the recipient.
     update flyball.audit a set subject = erased
-    where a.action in ('recipient.set', 'recipient.delete', 'recipient.replan') and a.subject = erase_recipient.id and shown = erase_recipient.id
+    where a.action in ('recipient.set', 'recipient.delete', 'recipient.replan') and a.subject = erase_recipient.id
+        and shown = erase_recipient.id
         and coalesce(a.after ->> 'tenant', a.tenant, erase_recipient.tenant) = erase_recipient.tenant;
 
     inbox := flyball.erase_inbox(erase_recipient.tenant, erase_recipient.id);
 
     if had_profile or caps + reservations + claims + digests_closed + items + messages + cancelled + inbox > 0 then
         perform flyball.write_audit(null, flyball.audit_actor(by), 'recipient.delete', erased, null,
-            jsonb_build_object('tenant', erase_recipient.tenant, 'profile', had_profile, 'caps', caps, 'reservations', reservations, 'claims', claims,
-                'digests', digests_closed, 'items', items, 'messages', messages, 'cancelled', cancelled, 'arguments', arguments, 'inbox', inbox),
+            jsonb_build_object('tenant', erase_recipient.tenant, 'profile', had_profile, 'caps', caps, 'reservations', reservations,
+                'claims', claims, 'digests', digests_closed, 'items', items, 'messages', messages, 'cancelled', cancelled,
+                'arguments', arguments, 'inbox', inbox),
             why);
     end if;
 end $$;
@@ -1066,7 +1122,8 @@ declare
 begin
     perform flyball.check_recipient_id('delete_recipient', delete_recipient.id);
     return jsonb_build_object('profile', e.had_profile, 'caps', e.caps, 'reservations', e.reservations, 'claims', e.claims,
-            'digests', e.digests_closed, 'items', e.items, 'messages', e.messages, 'cancelled', e.cancelled, 'arguments', e.arguments, 'inbox', e.inbox)
+            'digests', e.digests_closed, 'items', e.items, 'messages', e.messages, 'cancelled', e.cancelled,
+            'arguments', e.arguments, 'inbox', e.inbox)
         from flyball.erase_recipient(tenant, delete_recipient.id, '{}', '{}', delete_recipient.by, delete_recipient.why) e;
 end $$;
 comment on function flyball.delete_recipient is 'Erases a recipient of the caller''s tenant, with everything that is kept about it.';

@@ -38,7 +38,9 @@ begin
     where l.tenant in (append_publication.tenant, '*') order by l.tenant = '*' limit 1;
     queue_max := greatest(coalesce(queue_max, 10000), 1);
     if pg_relation_size('flyball.publication') >= queue_max * 48 then
-        numbers := (select p.id from flyball.publication p where p.tenant = append_publication.tenant order by p.tenant desc, p.id desc limit 1)
+        numbers := (
+                select p.id from flyball.publication p where p.tenant = append_publication.tenant
+                order by p.tenant desc, p.id desc limit 1)
             - (select p.id from flyball.publication p where p.tenant = append_publication.tenant order by p.tenant, p.id limit 1) + 1;
     end if;
     if coalesce(numbers, 0) >= queue_max and exists (
@@ -69,7 +71,8 @@ begin
     elsif publish.data is null then
         perform flyball.refuse('publish', 'data', 'must be a JSON value; null is written as ''null''::jsonb');
     elsif octet_length(publish.data::text) > 65536 then
-        perform flyball.refuse('publish', 'data', format('has %s bytes as text; at most 65536 are allowed', octet_length(publish.data::text)));
+        perform flyball.refuse('publish', 'data', format('has %s bytes as text; at most 65536 are allowed',
+            octet_length(publish.data::text)));
     end if;
     id := flyball.append_publication(tenant, publish.channel, publish.data);
 end $$;
@@ -79,7 +82,8 @@ comment on function flyball.publish is 'Publishes a message to the subscribers o
 create function flyball.is_publication_full(tenant text) returns boolean
 language sql stable as $$
     select case when pg_relation_size('flyball.publication') < l.max_pending * 48 then false
-        else exists (select from flyball.publication p where p.tenant = is_publication_full.tenant offset greatest(l.max_pending, 1) - 1 limit 1) end
+        else exists (select from flyball.publication p
+            where p.tenant = is_publication_full.tenant offset greatest(l.max_pending, 1) - 1 limit 1) end
     from (
         select coalesce((select t.max_pending from flyball.tenant_limit t where t.tenant in (is_publication_full.tenant, '*')
             order by t.tenant = '*' limit 1), 10000)::bigint as max_pending
@@ -96,7 +100,8 @@ language plpgsql volatile as $$
 begin
     delete from flyball.gateway_report where reported_at < now() - interval '1 hour';
     delete from flyball.connection_ticket
-    where digest = any(array(select t.digest from flyball.connection_ticket t where t.expires_at < now() limit most for update skip locked));
+    where digest = any(array(
+        select t.digest from flyball.connection_ticket t where t.expires_at < now() limit most for update skip locked));
     with gone as (
         delete from flyball.channel_message
         where ctid = any(array(select m.ctid from flyball.channel_message m where m.expires_at < now() order by m.expires_at limit most))
@@ -112,8 +117,10 @@ begin
 end $$;
 
 -- Forgets channels after a place in the order of their keys that have no message and were not used
--- for long; returns the next place, or nulls at the end. The caller holds the lock of the collectors.
-create function flyball.forget_channels(after_tenant text, after_name text, most int, out next_tenant text, out next_name text, out forgotten bigint)
+-- for long; returns the next place, or nulls at the end. The caller holds the lock of the
+-- collectors.
+create function flyball.forget_channels(after_tenant text, after_name text, most int, out next_tenant text, out next_name text,
+    out forgotten bigint)
 language plpgsql volatile as $$
 #variable_conflict use_column
 declare
@@ -136,7 +143,8 @@ begin
               where m.tenant = p.tenant and m.channel = p.name and m."offset" > 0
           )
     )
-    select (select count(*) from page), (select p.tenant from page p order by p.n desc limit 1), (select p.name from page p order by p.n desc limit 1),
+    select (select count(*) from page), (select p.tenant from page p order by p.n desc limit 1),
+        (select p.name from page p order by p.n desc limit 1),
         (select array_agg(u.tenant) from unused u), (select array_agg(u.name) from unused u)
     into seen, next_tenant, next_name, owner, names;
     forgotten := coalesce(cardinality(names), 0);
@@ -150,10 +158,10 @@ begin
     end if;
 end $$;
 
--- Whether a channel lacks a message that a gateway has read, by its epoch, offset and number: the end of
--- the history has gone back, as after a failover to a copy that lacks it. The place of the message may be
--- that of another by now. A channel that is not there and was not forgotten was made in the part that is
--- missing.
+-- Whether a channel lacks a message that a gateway has read, by its epoch, offset and number: the
+-- end of the history has gone back, as after a failover to a copy that lacks it. The place of the
+-- message may be that of another by now. A channel that is not there and was not forgotten was made
+-- in the part that is missing.
 create function flyball.channel_went_back(tenant text, channel text, epoch bigint, read_offset bigint, read_seq bigint) returns boolean
 language sql stable as $$
     select case
@@ -162,7 +170,8 @@ language sql stable as $$
         when c.last_offset < read_offset then true
         else coalesce((
             select m.seq <> read_seq from flyball.channel_message m
-            where m.tenant = channel_went_back.tenant and m.channel = channel_went_back.channel and m."offset" > 0 and m."offset" = read_offset
+            where m.tenant = channel_went_back.tenant and m.channel = channel_went_back.channel and m."offset" > 0
+                and m."offset" = read_offset
                 and m.epoch = channel_went_back.epoch
             limit 1
         ), false) end
@@ -170,8 +179,9 @@ language sql stable as $$
     left join flyball.channel c on c.tenant = channel_went_back.tenant and c.name = channel_went_back.channel
 $$;
 
--- Gives all channels a new epoch if the end of the history has gone back, because offsets that clients have
--- mean other messages now. Returns whether it did. The caller holds the lock of the collectors.
+-- Gives all channels a new epoch if the end of the history has gone back, because offsets that
+-- clients have mean other messages now. Returns whether it did. The caller holds the lock of the
+-- collectors.
 create function flyball.renew_channels(tenant text, channel text, epoch bigint, read_offset bigint, read_seq bigint) returns boolean
 language plpgsql volatile as $$
 #variable_conflict use_column

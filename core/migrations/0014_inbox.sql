@@ -62,7 +62,9 @@ begin
     select distinct j.tenant, g.recipient
     from unnest(jobs, recipients) as g(job_id, recipient)
     cross join lateral (select h.tenant from flyball.job h where h.id = g.job_id limit 1) j
-    where not exists (select from unnest(busy_tenants, busy_recipients) as b(tenant, recipient) where b.tenant = j.tenant and b.recipient = g.recipient)
+    where not exists (
+        select from unnest(busy_tenants, busy_recipients) as b(tenant, recipient)
+        where b.tenant = j.tenant and b.recipient = g.recipient)
     order by 1, 2
     -- An inbox that is known is locked and not changed.
     on conflict on constraint inbox_count_pkey do update set unseen = c.unseen where false;
@@ -76,14 +78,17 @@ begin
 
     with added as (
         insert into flyball.inbox_message (tenant, recipient, job_id, category, template_id, actor, subject, body, data)
-        select j.tenant, g.recipient, g.job_id, coalesce(j.args ->> 'category', 'transactional'), j.args ->> 'template_id', j.args ->> 'actor',
+        select j.tenant, g.recipient, g.job_id, coalesce(j.args ->> 'category', 'transactional'), j.args ->> 'template_id',
+            j.args ->> 'actor',
             g.subject, g.body,
             case when jsonb_typeof(j.args -> 'data') = 'object' and octet_length((j.args -> 'data')::text) <= 32768
                 then j.args -> 'data' else '{}' end
         from unnest(jobs, recipients, subjects, bodies) with ordinality as g(job_id, recipient, subject, body, n)
         cross join lateral (select h.tenant, h.args from flyball.job h where h.id = g.job_id limit 1) j
         where j.tenant <> all (full_tenants)
-            and not exists (select from unnest(busy_tenants, busy_recipients) as b(tenant, recipient) where b.tenant = j.tenant and b.recipient = g.recipient)
+            and not exists (
+                select from unnest(busy_tenants, busy_recipients) as b(tenant, recipient)
+                where b.tenant = j.tenant and b.recipient = g.recipient)
         order by g.n
         on conflict on constraint inbox_message_job_id_key do nothing
         returning job_id
@@ -113,7 +118,10 @@ begin
     end if;
 
     return query
-    select g.job_id, case when not exists (select from unnest(busy_tenants, busy_recipients) as b(tenant, recipient) where b.tenant = j.tenant and b.recipient = g.recipient)
+    select g.job_id, case
+        when not exists (
+            select from unnest(busy_tenants, busy_recipients) as b(tenant, recipient)
+            where b.tenant = j.tenant and b.recipient = g.recipient)
         then j.tenant <> all (full_tenants) end
     from unnest(jobs, recipients) as g(job_id, recipient)
     cross join lateral (select h.tenant from flyball.job h where h.id = g.job_id limit 1) j;
@@ -131,7 +139,8 @@ end $$;
 -- messages are marked, one publication of the inbox waits. An inbox that another transaction has
 -- locked is waited for three seconds. With null every mark is told by itself and waits as long as
 -- it takes: the caller's transaction may last, and a collector would wait for what it replaces.
-create function flyball.mark_inbox_messages(tenant text, recipient text, mark text, ids bigint[], up_to bigint, up_to_time timestamptz, most int, told_max bigint,
+create function flyball.mark_inbox_messages(tenant text, recipient text, mark text, ids bigint[], up_to bigint,
+    up_to_time timestamptz, most int, told_max bigint,
     out changed bigint, out more boolean, out unseen bigint, out unread bigint)
 language plpgsql volatile set enable_seqscan = off set search_path = pg_catalog, pg_temp set jit = off as $$
 #variable_conflict use_column
@@ -160,7 +169,8 @@ begin
     -- A branch for each mark, because each has an index of its own.
     with target as materialized (
         (select m.id, m.seen_at, m.read_at, m.archived_at from flyball.inbox_message m
-         where ids is not null and m.id = any (ids) and m.tenant = mark_inbox_messages.tenant and m.recipient = mark_inbox_messages.recipient
+         where ids is not null and m.id = any (ids) and m.tenant = mark_inbox_messages.tenant
+             and m.recipient = mark_inbox_messages.recipient
              and case mark when 'seen' then m.seen_at is null when 'read' then m.read_at is null when 'unread' then m.read_at is not null
                  when 'archived' then m.archived_at is null else m.archived_at is not null end)
         union all
@@ -189,7 +199,8 @@ begin
         update flyball.inbox_message m
         set seen_at = case when mark in ('seen', 'read', 'archived') then coalesce(m.seen_at, clock_timestamp()) else m.seen_at end,
             read_at = case mark when 'read' then coalesce(m.read_at, clock_timestamp()) when 'unread' then null else m.read_at end,
-            archived_at = case mark when 'archived' then coalesce(m.archived_at, clock_timestamp()) when 'unarchived' then null else m.archived_at end
+            archived_at = case mark
+                when 'archived' then coalesce(m.archived_at, clock_timestamp()) when 'unarchived' then null else m.archived_at end
         from target t
         where m.tenant = mark_inbox_messages.tenant and m.recipient = mark_inbox_messages.recipient and m.id = t.id
         returning (m.seen_at is null and m.archived_at is null)::int - (t.seen_at is null and t.archived_at is null)::int as unseen,
@@ -204,16 +215,16 @@ begin
     more := ids is null and changed >= most;
     update flyball.inbox_count c set unseen = mark_inbox_messages.unseen, unread = mark_inbox_messages.unread
     where c.tenant = mark_inbox_messages.tenant and c.recipient = mark_inbox_messages.recipient;
-    -- The inbox is right without the news; a device that lists it again sees that, and the next mark that
-    -- is told has the counts.
+    -- The inbox is right without the news; a device that lists it again sees that, and the next
+    -- mark that is told has the counts.
     if flyball.is_publication_full(mark_inbox_messages.tenant) or told_max is not null and exists (
         select from flyball.publication p where p.tenant = mark_inbox_messages.tenant offset greatest(told_max, 1) - 1 limit 1
     ) then
         return;
     end if;
     if told_max is not null then
-        -- One that waits still is replaced: its counts are of the past. A collector that has it is not
-        -- waited for.
+        -- One that waits still is replaced: its counts are of the past. A collector that has it is
+        -- not waited for.
         with newest as materialized (
             select p.ctid as tid, p.channel from flyball.publication p
             where p.tenant = mark_inbox_messages.tenant order by p.tenant desc, p.id desc limit 200
@@ -230,13 +241,16 @@ begin
             bool_and(coalesce(w.data ->> 'as' = mark and w.data ->> 'all_up_to' = told_all, false)) as is_same,
             (
                 select jsonb_agg(i.id order by e.id, i.n) from waiting e
-                cross join lateral jsonb_array_elements_text(case jsonb_typeof(e.data -> 'ids') when 'array' then e.data -> 'ids' else '[]' end)
+                cross join lateral jsonb_array_elements_text(case jsonb_typeof(e.data -> 'ids') when 'array'
+                    then e.data -> 'ids' else '[]' end)
                     with ordinality as i(id, n)
                 where told_ids is null or not told_ids ? i.id
             ) as ids
         into earlier
         from waiting w;
-        if told_ids is not null and earlier.has_ids and jsonb_array_length(told_ids) + coalesce(jsonb_array_length(earlier.ids), 0) <= 1000 then
+        if told_ids is not null and earlier.has_ids
+            and jsonb_array_length(told_ids) + coalesce(jsonb_array_length(earlier.ids), 0) <= 1000
+        then
             told_ids := coalesce(earlier.ids, '[]') || told_ids;
         elsif not earlier.is_same then
             -- Several marks: a device lists again.
@@ -293,9 +307,11 @@ begin
     end case;
 end $$;
 
--- The messages of an inbox of the caller's tenant, newest first: those that are not archived, or those
--- in a state (unseen, seen, read, unread, archived). `before` is the last id of the page before.
-create function flyball.inbox(recipient text, in_state text default null, in_category text default null, before bigint default null, most int default 50)
+-- The messages of an inbox of the caller's tenant, newest first: those that are not archived, or
+-- those in a state (unseen, seen, read, unread, archived). `before` is the last id of the page
+-- before.
+create function flyball.inbox(recipient text, in_state text default null, in_category text default null,
+    before bigint default null, most int default 50)
 returns table (id bigint, job_id bigint, category text, template_id text, actor text, subject text, body text, data jsonb, state text,
     created_at timestamptz, seen_at timestamptz, read_at timestamptz, archived_at timestamptz)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off
@@ -332,7 +348,8 @@ comment on function flyball.inbox_counts is 'The unseen and unread messages in t
 
 -- Marks messages in an inbox of the caller's tenant: those of `ids`, or all up to an id, a time or
 -- both. Returns how many changed, and the counts.
-create function flyball.mark_inbox(recipient text, mark text, ids bigint[] default null, up_to bigint default null, up_to_time timestamptz default null,
+create function flyball.mark_inbox(recipient text, mark text, ids bigint[] default null, up_to bigint default null,
+    up_to_time timestamptz default null,
     out changed bigint, out unseen bigint, out unread bigint)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set standard_conforming_strings = on as $$
 #variable_conflict use_column
@@ -401,7 +418,9 @@ begin
     with gone as (
         delete from flyball.inbox_message m
         where m.job_id = any (old)
-            and not exists (select from unnest(busy_tenants, busy_recipients) as b(tenant, recipient) where b.tenant = m.tenant and b.recipient = m.recipient)
+            and not exists (
+                select from unnest(busy_tenants, busy_recipients) as b(tenant, recipient)
+                where b.tenant = m.tenant and b.recipient = m.recipient)
         returning m.tenant, m.recipient, (m.seen_at is null and m.archived_at is null)::int as unseen,
             (m.read_at is null and m.archived_at is null)::int as unread
     ),
@@ -429,8 +448,8 @@ begin
     delete from flyball.inbox_message m where m.tenant = erase_inbox.tenant and m.recipient = erase_inbox.recipient;
     get diagnostics removed = row_count;
     delete from flyball.inbox_count c where c.tenant = erase_inbox.tenant and c.recipient = erase_inbox.recipient;
-    -- Publications that wait come first: a collector that moves it meanwhile has committed when the next
-    -- statement begins.
+    -- Publications that wait come first: a collector that moves it meanwhile has committed when the
+    -- next statement begins.
     delete from flyball.publication p where p.tenant = erase_inbox.tenant and p.channel = own_channel;
     delete from flyball.channel_message m where m.tenant = erase_inbox.tenant and m.channel = own_channel and m."offset" > 0;
     update flyball.channel c set first_offset = c.last_offset + 1 where c.tenant = erase_inbox.tenant and c.name = own_channel;

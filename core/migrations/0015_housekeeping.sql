@@ -60,8 +60,8 @@ begin
         get diagnostics recent = row_count;
         live := live + recent;
     end if;
-    -- Kinds that are kept longer than all others: by their jobs' rows, of which only theirs are followed
-    -- up.
+    -- Kinds that are kept longer than all others: by their jobs' rows, of which only theirs are
+    -- followed up.
     select array_agg(k.kind order by k.kind), array_agg(k.retention order by k.kind) into long_kinds, retentions
     from flyball.kind_retention k where now() - k.retention < since;
     if live <= max_jobs and long_kinds is not null then
@@ -83,8 +83,14 @@ begin
         return -1;
     end if;
     analyze flyball_live;
-    execute format('create temporary table flyball_versions on commit drop as select j.id, j.xmin as version from flyball_live l join flyball.job_%s j on j.id = l.job_id', prune_day.day);
-    execute format('create temporary table flyball_jobs on commit drop as select j.* from flyball_live l join flyball.job_%s j on j.id = l.job_id', prune_day.day);
+    execute format('
+        create temporary table flyball_versions on commit drop as
+        select j.id, j.xmin as version
+        from flyball_live l join flyball.job_%s j on j.id = l.job_id', prune_day.day);
+    execute format('
+        create temporary table flyball_jobs on commit drop as
+        select j.*
+        from flyball_live l join flyball.job_%s j on j.id = l.job_id', prune_day.day);
     create index on flyball_jobs (id);
     create temporary table flyball_added (job_id bigint) on commit drop;
     loop
@@ -124,9 +130,16 @@ begin
     insert into flyball_live select job_id from flyball_added;
     insert into flyball_versions select job_id, null from flyball_added;
     -- Jobs may have been replaced, and attempts added, until now.
-    execute format('create temporary table flyball_replaced on commit drop as select j.* from flyball_versions v join flyball.job_%s j on j.id = v.id where j.xmin is distinct from v.version', prune_day.day);
+    execute format('
+        create temporary table flyball_replaced on commit drop as
+        select j.*
+        from flyball_versions v join flyball.job_%s j on j.id = v.id
+        where j.xmin is distinct from v.version', prune_day.day);
     delete from flyball_jobs j using flyball_replaced r where j.id = r.id;
-    execute format('create temporary table flyball_attempts on commit drop as select a.* from flyball_live l join flyball.attempt_%s a on a.job_id = l.job_id', prune_day.day);
+    execute format('
+        create temporary table flyball_attempts on commit drop as
+        select a.*
+        from flyball_live l join flyball.attempt_%s a on a.job_id = l.job_id', prune_day.day);
     execute format('truncate flyball.job_%1$s, flyball.attempt_%1$s', prune_day.day);
     execute format('insert into flyball.job_%s select * from flyball_jobs union all select * from flyball_replaced', prune_day.day);
     get diagnostics live = row_count;
@@ -197,8 +210,8 @@ end $$;
 
 -- === Retention by kind ===========================================================================
 
--- Sets how long finished jobs and dead letters of a kind are kept; null means as long as those of all
--- kinds. True if that is a change.
+-- Sets how long finished jobs and dead letters of a kind are kept; null means as long as those of
+-- all kinds. True if that is a change.
 create function flyball.set_retention(kind text, retention interval default null, dead_retention interval default null) returns boolean
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
@@ -219,7 +232,8 @@ begin
     else
         insert into flyball.kind_retention as k (kind, retention, dead_retention) values (kind, retention, dead_retention)
         on conflict on constraint kind_retention_pkey do update
-        set retention = excluded.retention, dead_retention = excluded.dead_retention, next_job = 0, next_died_at = '-infinity', next_dead = 0
+        set retention = excluded.retention, dead_retention = excluded.dead_retention, next_job = 0, next_died_at = '-infinity',
+            next_dead = 0
         where k.retention is distinct from excluded.retention or k.dead_retention is distinct from excluded.dead_retention;
     end if;
     get diagnostics changed = row_count;
@@ -232,10 +246,11 @@ begin
 end $$;
 comment on function flyball.set_retention is 'Sets how long finished jobs and dead letters of a kind are kept; null for as long as those of all kinds.';
 
--- One step over the jobs of a kind that is kept shorter than all others: looks at up to `rows` jobs of
--- any kind from where the previous step ended, and at those of the kind that could not go before.
--- Deletes those of the kind that have ended long enough ago, with their attempts, results and failures.
--- Locks only the rows that it deletes. `more` says whether another step is due at once.
+-- One step over the jobs of a kind that is kept shorter than all others: looks at up to `rows` jobs
+-- of any kind from where the previous step ended, and at those of the kind that could not go
+-- before. Deletes those of the kind that have ended long enough ago, with their attempts, results
+-- and failures. Locks only the rows that it deletes. `more` says whether another step is due at
+-- once.
 create function flyball.expire_jobs(kind text, rows int default 5000, out deleted bigint, out more boolean)
 language plpgsql volatile
 set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
