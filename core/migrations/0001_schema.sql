@@ -718,8 +718,7 @@ create table flyball.sweep (
     one        boolean     primary key default true check (one),
     at         timestamptz,
     lanes_at   timestamptz,
-    walked_at  timestamptz,
-    duration_s float8      not null default 0
+    walked_at  timestamptz
 ) with (fillfactor = 50);
 insert into flyball.sweep default values;
 
@@ -1051,10 +1050,8 @@ create table flyball.recipient_rules (
     -- By category, null for one that refuses nothing: caps by channel, those for each actor, and
     -- over which of them it refuses; `other` has those of categories that are not listed.
     refusing   jsonb       not null,
-    loaded_at  timestamptz not null default clock_timestamp(),
-    -- The texts of each type of digest: `subject`, `body` and `html`. Null until a process has
-    -- written them that knows them.
-    digest_texts jsonb
+    -- The texts of each type of digest: `subject`, `body` and `html`.
+    digest_texts jsonb     not null
 );
 comment on table flyball.recipient_rules is 'The rules for recipients in force, as far as SQL needs them.';
 

@@ -172,7 +172,7 @@ where l.lane_id = p.lane_id
 
 pub(super) const WRITE_SWEEP: &str = "
 update flyball.sweep
-set at = greatest(at, clock_timestamp() - make_interval(secs => $1)), duration_s = $1,
+set at = greatest(at, clock_timestamp() - make_interval(secs => $1)),
     lanes_at = case when $2 then greatest(lanes_at, clock_timestamp() - make_interval(secs => $1)) else lanes_at end,
     walked_at = case when $3::float8 is null then walked_at else clock_timestamp() - make_interval(secs => $3) end
 where one";

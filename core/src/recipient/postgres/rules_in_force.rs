@@ -13,8 +13,7 @@ use crate::recipient::rules::RecipientRules;
 pub(super) const PUBLISH: &str = "
 insert into flyball.recipient_rules as r (file, changed_at, refusing, digest_texts) values ($1, $2, $3, $4)
 on conflict (one) do update
-set file = excluded.file, changed_at = excluded.changed_at, refusing = excluded.refusing, digest_texts = excluded.digest_texts,
-    loaded_at = clock_timestamp()
+set file = excluded.file, changed_at = excluded.changed_at, refusing = excluded.refusing, digest_texts = excluded.digest_texts
 where (r.file, r.changed_at, r.refusing, r.digest_texts)
     is distinct from (excluded.file, excluded.changed_at, excluded.refusing, excluded.digest_texts)";
 
