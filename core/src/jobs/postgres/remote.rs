@@ -148,7 +148,7 @@ held as (
     update flyball.lease l
     set expires_at = least(
             clock_timestamp() + make_interval(secs => l.lease_s),
-            l.claimed_at + make_interval(secs => coalesce(l.timeout_s, j.timeout_s))
+            l.claimed_at + make_interval(secs => l.timeout_s)
         ),
         real_cost = coalesce($4, l.real_cost)
     from flyball.job j

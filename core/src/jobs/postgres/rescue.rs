@@ -51,11 +51,10 @@ macro_rules! rescue {
     select l.*, j.kind, j.max_attempts, o.timed_out, o.timed_out is null and coalesce(c.updated_at > l.claimed_at, false) as progressed,
         exists (select 1 from flyball.cancel x where x.job_id = l.job_id) as cancelled
     from lost l
-    left join lateral (select kind, max_attempts, timeout_s from flyball.job where id = l.job_id limit 1) j on true
+    left join lateral (select kind, max_attempts from flyball.job where id = l.job_id limit 1) j on true
     left join lateral (select updated_at from flyball.checkpoint where job_id = l.job_id limit 1) c on true
-    cross join lateral (select coalesce(l.timeout_s, j.timeout_s) as most_s) t
     cross join lateral (
-        select case when l.expires_at >= l.claimed_at + make_interval(secs => t.most_s) then format('timed out after %s s', t.most_s) end
+        select case when l.expires_at >= l.claimed_at + make_interval(secs => l.timeout_s) then format('timed out after %s s', l.timeout_s) end
             as timed_out
     ) o
 ),
