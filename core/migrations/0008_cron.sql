@@ -213,6 +213,26 @@ for each row when (new.kind is not null) execute function flyball.check_author()
 
 -- === Schedules ===================================================================================
 
+-- Whether a text is the name of a time zone in the database of IANA. Postgres also takes rules in
+-- the form of POSIX, with anything for a name: those have a digit. It takes abbreviations too:
+-- those have no slash. And it takes other files in its folder of zones, which mean another time on
+-- the next machine. Only for a name without a slash the folder is read, which takes as long as many
+-- profiles.
+create function flyball.is_zone(zone text) returns boolean
+language plpgsql stable set standard_conforming_strings = on as $$
+begin
+    perform now() at time zone zone;
+    return case
+        when zone ~* '^(posix|right)/' or lower(zone) in ('localtime', 'posixrules', 'factory') then false
+        when zone = 'UTC' then true
+        when zone ~ '[0-9]' then zone ~* '^(Etc/)?GMT[+-]?0$' or zone ~* '^Etc/GMT(-([1-9]|1[0-4])|\+([1-9]|1[0-2]))$'
+            or lower(zone) in ('est5edt', 'cst6cdt', 'mst7mdt', 'pst8pdt')
+        when zone ~ '/' then zone ~ '^[A-Za-z]+(/[A-Za-z_+-]+){1,2}$'
+        else exists (select from pg_catalog.pg_timezone_names n where lower(n.name) = lower(zone)) end;
+exception when invalid_parameter_value then
+    return false;
+end $$;
+
 -- Returns what is wrong with the times of a schedule, or nothing.
 create function flyball.check_schedule(
     name text, expression text, time_zone text, catch_up text, overlap text,
@@ -234,9 +254,7 @@ begin
     end if;
 
     field := 'time_zone';
-    if time_zone is null or time_zone ~* '^((posix|right)/|(localtime|posixrules|factory)$)'
-        or not exists (select from pg_catalog.pg_timezone_names z where lower(z.name) = lower(time_zone))
-    then
+    if not flyball.is_zone(time_zone) then
         message := format('%s is not a time zone; allowed: names of the IANA list such as UTC, Europe/Berlin or America/New_York',
             coalesce(to_json(left(time_zone, 64))::text, 'null'));
         return;

@@ -47,26 +47,6 @@ begin
     end if;
 end $$;
 
--- Whether a text is the name of a time zone in the database of IANA. Postgres also takes rules in
--- the form of POSIX, with anything for a name: those have a digit. It takes abbreviations too:
--- those have no slash. And it takes other files in its folder of zones, which mean another time on
--- the next machine. Only for a name without a slash the folder is read, which takes as long as many
--- profiles.
-create function flyball.is_zone(zone text) returns boolean
-language plpgsql stable set standard_conforming_strings = on as $$
-begin
-    perform now() at time zone zone;
-    return case
-        when zone ~* '^(posix|right)/' or lower(zone) in ('localtime', 'posixrules', 'factory') then false
-        when zone = 'UTC' then true
-        when zone ~ '[0-9]' then zone ~* '^(Etc/)?GMT[+-]?0$' or zone ~* '^Etc/GMT(-([1-9]|1[0-4])|\+([1-9]|1[0-2]))$'
-            or lower(zone) in ('est5edt', 'cst6cdt', 'mst7mdt', 'pst8pdt')
-        when zone ~ '/' then zone ~ '^[A-Za-z]+(/[A-Za-z_+-]+){1,2}$'
-        else exists (select from pg_catalog.pg_timezone_names n where lower(n.name) = lower(zone)) end;
-exception when invalid_parameter_value then
-    return false;
-end $$;
-
 -- Whether a text is a date as YYYY-MM-DD.
 create function flyball.is_date(text text) returns boolean
 language plpgsql immutable set standard_conforming_strings = on as $$
@@ -1176,8 +1156,8 @@ end $$;
 
 -- === Permissions =================================================================================
 
-revoke execute on function flyball.recipient_tenant, flyball.recipient_id_problem, flyball.check_recipient_id, flyball.is_zone,
-    flyball.is_date, flyball.profile_problems, flyball.check_profile, flyball.shown_recipient, flyball.put_recipients,
+revoke execute on function flyball.recipient_tenant, flyball.recipient_id_problem, flyball.check_recipient_id, flyball.is_date,
+    flyball.profile_problems, flyball.check_profile, flyball.shown_recipient, flyball.put_recipients,
     flyball.set_recipient, flyball.recipient, flyball.put_recipient_defaults, flyball.set_recipient_defaults, flyball.recipient_problems,
     flyball.set_recipients, flyball.recipient_key, flyball.recipient_keys, flyball.is_quiet, flyball.quiet_end, flyball.list_key,
     flyball.list_number, flyball.sender_cap, flyball.cap_next, flyball.cap_has_room, flyball.refuse_capped, flyball.take_unplanned,

@@ -208,7 +208,7 @@ pub fn check_name(name: &str) -> Result<(), String> {
 const NO_ZONES: [&str; 4] = ["localtime", "posixrules", "factory", "etc/unknown"];
 
 /// Returns false for a name that means another zone on each machine, or none, though there may be
-/// a file of that name. The SQL functions `flyball.is_zone` and `check_schedule` refuse the same.
+/// a file of that name. The SQL function `flyball.is_zone` refuses the same.
 pub(crate) fn is_zone_name(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     let is_other = name.starts_with("posix/") || name.starts_with("right/");
