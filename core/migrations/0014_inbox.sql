@@ -19,6 +19,30 @@ language sql immutable parallel safe as $$
         'archived_at', flyball.time_text(message.archived_at))
 $$;
 
+-- Locks those of these inboxes that no other transaction has locked, and returns the others. One that
+-- is not there yet is in neither.
+create function flyball.lock_free_inboxes(tenants text[], recipients text[], out busy_tenants text[], out busy_recipients text[])
+language plpgsql volatile set enable_seqscan = off set search_path = pg_catalog, pg_temp set jit = off as $$
+begin
+    with inbox as materialized (
+        select i.tenant, i.recipient from unnest(tenants, recipients) as i(tenant, recipient)
+    ),
+    known as materialized (
+        select i.tenant, i.recipient from inbox i
+        cross join lateral (select from flyball.inbox_count c where c.tenant = i.tenant and c.recipient = i.recipient limit 1) c
+    ),
+    free as materialized (
+        select l.tenant, l.recipient from inbox i
+        cross join lateral (
+            select c.tenant, c.recipient from flyball.inbox_count c where c.tenant = i.tenant and c.recipient = i.recipient
+            limit 1 for update skip locked
+        ) l
+    )
+    select coalesce(array_agg(k.tenant), '{}'), coalesce(array_agg(k.recipient), '{}') into busy_tenants, busy_recipients
+    from known k
+    where not exists (select from free f where f.tenant = k.tenant and f.recipient = k.recipient);
+end $$;
+
 -- Writes the messages of jobs into the inboxes of their recipients and tells of them; returns a row
 -- for each whose job is there. `kept` is false for those of a tenant of whom too many publications
 -- wait: nothing was written. A job whose message is there already writes nothing.
@@ -37,25 +61,16 @@ declare
     written         bigint[];
 begin
     if not waits then
-        with inbox as materialized (
-            select distinct j.tenant, g.recipient
-            from unnest(jobs, recipients) as g(job_id, recipient)
-            cross join lateral (select h.tenant from flyball.job h where h.id = g.job_id limit 1) j
-        ),
-        known as materialized (
-            select i.tenant, i.recipient from inbox i
-            cross join lateral (select from flyball.inbox_count c where c.tenant = i.tenant and c.recipient = i.recipient limit 1) c
-        ),
-        free as materialized (
-            select l.tenant, l.recipient from inbox i
-            cross join lateral (
-                select c.tenant, c.recipient from flyball.inbox_count c where c.tenant = i.tenant and c.recipient = i.recipient
-                limit 1 for update skip locked
-            ) l
-        )
-        select coalesce(array_agg(k.tenant), '{}'), coalesce(array_agg(k.recipient), '{}') into busy_tenants, busy_recipients
-        from known k
-        where not exists (select from free f where f.tenant = k.tenant and f.recipient = k.recipient);
+        select b.busy_tenants, b.busy_recipients into busy_tenants, busy_recipients
+        from (
+            select array_agg(o.tenant) as tenants, array_agg(o.recipient) as recipients
+            from (
+                select distinct j.tenant, g.recipient
+                from unnest(jobs, recipients) as g(job_id, recipient)
+                cross join lateral (select h.tenant from flyball.job h where h.id = g.job_id limit 1) j
+            ) o
+        ) i
+        cross join lateral flyball.lock_free_inboxes(i.tenants, i.recipients) b;
     end if;
 
     insert into flyball.inbox_count as c (tenant, recipient)
@@ -398,23 +413,12 @@ begin
     if old is null then
         return 0;
     end if;
-    with inbox as materialized (
-        select distinct m.tenant, m.recipient from flyball.inbox_message m where m.job_id = any (old)
-    ),
-    known as materialized (
-        select i.tenant, i.recipient from inbox i
-        cross join lateral (select from flyball.inbox_count c where c.tenant = i.tenant and c.recipient = i.recipient limit 1) c
-    ),
-    free as materialized (
-        select l.tenant, l.recipient from inbox i
-        cross join lateral (
-            select c.tenant, c.recipient from flyball.inbox_count c where c.tenant = i.tenant and c.recipient = i.recipient
-            limit 1 for update skip locked
-        ) l
-    )
-    select coalesce(array_agg(k.tenant), '{}'), coalesce(array_agg(k.recipient), '{}') into busy_tenants, busy_recipients
-    from known k
-    where not exists (select from free f where f.tenant = k.tenant and f.recipient = k.recipient);
+    select b.busy_tenants, b.busy_recipients into busy_tenants, busy_recipients
+    from (
+        select array_agg(o.tenant) as tenants, array_agg(o.recipient) as recipients
+        from (select distinct m.tenant, m.recipient from flyball.inbox_message m where m.job_id = any (old)) o
+    ) i
+    cross join lateral flyball.lock_free_inboxes(i.tenants, i.recipients) b;
     with gone as (
         delete from flyball.inbox_message m
         where m.job_id = any (old)
@@ -461,7 +465,7 @@ end $$;
 
 -- === Permissions =================================================================================
 
-revoke execute on function flyball.inbox_entry, flyball.deliver_inboxes, flyball.mark_inbox_messages,
+revoke execute on function flyball.inbox_entry, flyball.lock_free_inboxes, flyball.deliver_inboxes, flyball.mark_inbox_messages,
     flyball.inbox_page, flyball.inbox, flyball.inbox_counts, flyball.mark_inbox, flyball.prune_inbox,
     flyball.erase_inbox
 from public;
