@@ -2,6 +2,7 @@
 //! server runs.
 
 use super::shell::{SOON, Serve, Shell, shell};
+use crate::docs::read;
 use crate::support::eventually;
 
 const BROKEN: &str = "release_share = 2\n\n[categories.news]\nquiet = \"never\"\n";
@@ -20,6 +21,12 @@ async fn a_file_is_checked_with_all_its_problems_and_a_valid_one_is_summed_up() 
     ] {
         shell.refused(&check, 78, place);
     }
+    let said = shell.run(&check).err;
+    let guide = read("docs/gates.md");
+    assert!(
+        guide.contains(&format!("$ flyball {}\n{said}```", check.join(" "))),
+        "{said}"
+    );
     shell.refused(
         &["notify", "check-rules", "none.toml"],
         3,
