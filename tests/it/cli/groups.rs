@@ -1,6 +1,7 @@
 //! Groups of jobs on the command line.
 
 use super::shell::shell;
+use crate::docs::read;
 
 const URL: &str = r#"{"url":"http://example.com/"}"#;
 
@@ -219,4 +220,21 @@ async fn a_wrong_field_of_a_group_is_named_with_its_job() {
         &["--callback", r#"{"kind":"http"}"#],
         "callback/args/url: is missing",
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_callback_of_a_group_is_shown_as_in_the_guide() {
+    let shell = shell().await;
+    let guide = read("docs/guides/groups.md");
+    let callback =
+        r#"{"kind": "http", "args": {"method": "POST", "url": "https://example.com/imported"}}"#;
+    assert!(guide.contains(&format!("--callback '{callback}'")));
+    let created = shell.ok(&["group", "create", "--callback", callback, "--json"]);
+    let id = created.json()["id"].to_string();
+    let shown = shell.ok(&["group", "show", &id]).out;
+    let line = shown
+        .lines()
+        .find(|line| line.starts_with("callback "))
+        .unwrap();
+    assert!(guide.contains(&format!("\n{line}\n")), "{shown}");
 }
