@@ -203,6 +203,43 @@ async fn the_exit_codes_are_those_of_the_page() {
 }
 
 #[test]
+fn commands_that_only_count_without_yes_have_it_on_every_page_or_show_that_they_count() {
+    let counting: Vec<String> = commands()
+        .iter()
+        .filter(|(_, help)| {
+            ["--yes", "--dry-run"]
+                .iter()
+                .all(|option| help.options.contains_key(*option))
+        })
+        .map(|(words, _)| format!("$ flyball {} ", words.join(" ")))
+        .collect();
+    assert!(counting.len() > 2, "{counting:?}");
+    let (mut seen, mut wrong) = (0, Vec::new());
+    for page in pages() {
+        for (_, text) in blocks(&read(&page)) {
+            let text = text.replace("\\\n", " ");
+            let lines: Vec<&str> = text.lines().collect();
+            for (at, line) in lines.iter().enumerate() {
+                if !counting.iter().any(|command| line.starts_with(command)) {
+                    continue;
+                }
+                seen += 1;
+                let applies = ["--yes", "--dry-run"]
+                    .iter()
+                    .any(|word| line.contains(word));
+                let counts = lines
+                    .get(at + 1)
+                    .is_some_and(|next| next.ends_with("add --yes to do it"));
+                if !applies && !counts {
+                    wrong.push(format!("{page}: {line}"));
+                }
+            }
+        }
+    }
+    assert!(seen > 3 && wrong.is_empty(), "{seen}: {wrong:#?}");
+}
+
+#[test]
 fn commands_on_every_page_exist_with_the_options_that_are_used() {
     let commands: BTreeMap<&[String], &Help> = commands()
         .iter()
