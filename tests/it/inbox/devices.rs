@@ -24,6 +24,7 @@ async fn a_mark_on_one_device_is_told_to_the_others_in_order() {
     let answer = phone.next_of("inbox_counts").await;
     assert_eq!(counts(&answer), (1, 1));
     let told = desk.next_of("message").await;
+    assert_eq!(told["channel"], "$inbox/ada");
     assert_eq!(
         told["data"],
         json!({"type": "counts", "unseen": 1, "unread": 1, "as": "read", "ids": [id], "all_up_to": null})
