@@ -162,7 +162,7 @@ export async function faultChecks({ page, url, mock, provoked, check, shot, answ
     await live();
     await page.evaluate(`location.hash = '#failures'`);
     mock.steer({ refuse: { '/api/v1/pause': gone, '/api/v1/failures': gone } });
-    await page.until('the notice', `${shown('queue-lost')} && /^Postgres does not answer\\. .*neither accepted nor started.*The counts of jobs are .* old.*within 4 s\\.$/.test(${text('queue-lost')})`, SLOW_MS);
+    await page.until('the notice', `${shown('queue-lost')} && /^Postgres does not answer, or accepts no writes\\. .*neither accepted nor started.*The counts of jobs are .* old.*within 4 s\\.$/.test(${text('queue-lost')})`, SLOW_MS);
     await page.until('the words in the header', `${text('phase-text')} === 'live, without Postgres' && document.title.startsWith('Postgres lost')`, SLOW_MS);
     await page.until('the same in the list', `${text('dead-said')} === 'Postgres did not answer within 4 s'`, SLOW_MS);
     await shot(page, 'queue-lost', false);

@@ -66,6 +66,8 @@ class World {
     this.silent = [];
     /** 'lost' while Redis does not answer; 'untold' if the ticks do not say so. */
     this.store = '';
+    /** True while Postgres accepts no writes. */
+    this.unwritable = false;
     this.pools = null;
     this.tenants = null;
     this.recipients = null;
@@ -238,6 +240,7 @@ class World {
   state(t) {
     if (t.paused) return 'paused';
     if (t.knobs.concurrency === 0) return 'stopped';
+    if (this.unwritable && !t.name.startsWith('api:')) return 'no_writes';
     if (t.bad) return 'safe_rps';
     const rate = this.effective(t);
     return rate === 0 ? 'stopped' : rate < 0 ? 'unlimited' : 'flowing';
@@ -253,7 +256,7 @@ class World {
       if (this.silent.includes(t.name)) continue;
       throttles[t.name] = this.store ? { rps: null, effective_rps: null, concurrency: null, achieved_rps: null, limiting_share: null, mode: t.mode, state: 'unknown', breaker: null, ready: Math.round(t.ready), running: t.running, dead: t.dead, oldest_ready_s: 95, signals: {} } : { rps: t.knobs.rps, effective_rps: this.effective(t), concurrency: t.knobs.concurrency, achieved_rps: Math.max(0, t.achieved), limiting_share: t.share, mode: t.mode, state: this.state(t), breaker: t.breaker, ready: Math.round(t.ready), running: t.running, dead: t.dead, oldest_ready_s: t.ready > 0 ? 95 + t.ready / 50 : null, signals: Object.fromEntries(this.signals(t).map(({ name, value, setpoint, trip, age_s, stale }) => [name, { value, setpoint, trip, age_s, stale }])) };
     }
-    return { at: this.now, throttles, running_total: [...this.throttles.values()].reduce((n, t) => n + t.running, 0), workers: this.empty ? 1 : this.live, depth_age_s: 1.2, ...(this.store === 'untold' ? {} : { store_lost: this.store === 'lost' }) };
+    return { at: this.now, throttles, running_total: [...this.throttles.values()].reduce((n, t) => n + t.running, 0), workers: this.empty ? 1 : this.live, depth_age_s: 1.2, ...(this.store === 'untold' ? {} : { store_lost: this.store === 'lost' }), queue_unwritable: this.unwritable };
   }
 
   show(t) {
@@ -355,6 +358,7 @@ export async function startMock({ port = 0, phase = 'steady', empty = false, tok
     if (order.workers) world.workers = order.workers;
     if (order.silent) world.silent = order.silent;
     if ('store' in order) world.store = order.store;
+    if ('unwritable' in order) world.unwritable = order.unwritable;
     if (order.refuse) {
       refused = order.refuse;
       for (const stream of streams) stream.destroy();

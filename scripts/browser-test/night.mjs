@@ -11,7 +11,7 @@ export async function nightChecks({ page, url, mock, provoked, check, shot, answ
   const panel = (name) => `document.getElementById('throttle-${name}')`;
   // Jobs of the mock end while they are looked at.
   provoked.push(/status of 404 .*\/jobs\/\d+$/);
-  const reset = () => mock.steer({ phase: 'steady', fail: null, unserved: [], mayChange: true });
+  const reset = () => mock.steer({ phase: 'steady', fail: null, unserved: [], mayChange: true, store: '', unwritable: false });
   /** Runs a check on a fresh mock. */
   const night = (name, work) => check(name, async () => {
     reset();
@@ -37,6 +37,35 @@ export async function nightChecks({ page, url, mock, provoked, check, shot, answ
     faults.push(...await page.evaluate(overflow));
     mock.steer({ live: 1, unserved: [] });
     await page.until('no notice', `document.getElementById('unserved').hidden`, 20_000);
+    return faults;
+  });
+
+  await night('while Postgres accepts no writes one notice says so on every view, no rate counts as in effect, and no worker is missed', async () => {
+    const faults = [];
+    const unserved = [{ throttle: 'webhooks', kind: null, needs: [], jobs: 9, since: null, remedy: 'no worker is live; start one' }];
+    mock.steer({ unwritable: true, live: 0, unserved });
+    for (const hash of ['#jobs', '#throttle-webhooks']) {
+      await page.fresh(`${url}/${hash}`);
+      await page.until('the notice', `!document.getElementById('queue-lost')?.hidden`, 15_000);
+      const said = await text('#queue-lost');
+      if (!/^Postgres does not answer, or accepts no writes\. Meanwhile jobs are neither accepted nor started, .* flyball doctor says why\.$/.test(said)) faults.push(`it says "${said}"`);
+      if (await text('#phase-text') !== 'live, without writes to Postgres') faults.push(`the connection reads "${await text('#phase-text')}"`);
+      if (!/^No writes to Postgres/.test(await page.evaluate('document.title'))) faults.push(`the title is "${await page.evaluate('document.title')}"`);
+    }
+    await page.until('its state', `${panel('webhooks')}?.querySelector('.badge').textContent === 'no writes'`);
+    const notes = await page.evaluate(`${panel('webhooks')}.querySelector('.readout').parentElement.textContent`);
+    if (!/no job starts/.test(notes) || /in effect|token-limited/.test(notes)) faults.push(`its figures read "${notes}"`);
+    await new Promise((resolve) => setTimeout(resolve, 1_500)); // Real time: what no worker serves is asked for beside the ticks.
+    if (!await page.evaluate(`document.getElementById('unserved').hidden`)) faults.push(`it says "${await text('#unserved')}"`);
+    await shot(page, 'no-writes', false);
+    faults.push(...await page.evaluate(contrast));
+    await page.size(390, 844, { mobile: true });
+    faults.push(...await page.evaluate(overflow));
+    mock.steer({ store: 'lost' });
+    await page.until('the notice of Redis', `!document.getElementById('store-lost').hidden`);
+    if (/jobs are accepted/.test(await text('#store-lost'))) faults.push('both are lost, and it says that jobs are accepted');
+    mock.steer({ store: '', unwritable: false, live: 1, unserved: [] });
+    await page.until('no notice', `document.getElementById('queue-lost').hidden && document.getElementById('store-lost').hidden`, 20_000);
     return faults;
   });
 

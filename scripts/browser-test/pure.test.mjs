@@ -328,6 +328,7 @@ test('jobs_that_nobody_serves_say_how_many_since_when_and_what_to_do', () => {
   const titles = (workers, ready, rows) => unservedNotice(rows, workers, ready)?.title ?? null;
   assert.deepEqual([titles(3, 5, []), titles(0, 0, []), titles(null, 5, []), titles(3, 5, [one])], [null, null, null, 'No live worker serves these jobs']);
   assert.deepEqual([titles(0, 5, []), titles(0, 0, [one])], ['No worker is live', 'No worker is live']);
+  assert.equal(unservedNotice([one], 0, 5, true), null, 'no worker can report');
 });
 
 test('a_replica_is_mentioned_only_if_readers_would_miss_something', () => {

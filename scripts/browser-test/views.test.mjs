@@ -282,7 +282,13 @@ test('what_is_refused_is_told_with_its_reason_and_what_is_lost_with_its_age', ()
   state.depthAge = 130;
   assert.match(queueText(state, hung), /neither accepted nor started.* counts of jobs are 2 min old.* says: Postgres did not answer within 4 s\.$/);
   assert.deepEqual([phaseOf(state, hung, NOW).text, queueText(state, server())], ['live, without Postgres', null]);
-  state.phase = 'lost';
+  state.queueUnwritable = true;
+  assert.match(queueText(state, server()), /neither accepted nor started.*flyball doctor says why\.$/);
+  assert.match(queueText(state, hung), /says: Postgres did not answer within 4 s\.$/, 'no answer comes before no writes');
+  assert.equal(phaseOf(state, server(), NOW).text, 'live, without writes to Postgres');
+  state.storeLost = true;
+  assert.doesNotMatch(storeText(state, server()), /accepted/);
+  Object.assign(state, { queueUnwritable: false, storeLost: false, phase: 'lost' });
   assert.equal(awayText(state, server(), NOW + 5), null, 'a few seconds are no news');
   assert.match(awayText(state, server(), NOW + 9), /^The server does not answer\. The data is from /);
   assert.match(awayText(state, server({ stream: 'too many', throttles: 'no scope.' }), NOW), /^No live data: too many\. No list of throttles: no scope\. The data is from /);

@@ -16,7 +16,7 @@ import { WorkerList } from './workerlist.js';
 import { h, keyed, scrollToPart, setAttr, setText, show } from './dom.js';
 import { Failures } from './failures.js';
 import { count, finite, rate } from './format.js';
-import { Header } from './header.js';
+import { Header, isQueueLost } from './header.js';
 import { JobList } from './joblist.js';
 import { JobPage } from './jobpage.js';
 import { filterText } from './jobwords.js';
@@ -179,7 +179,7 @@ function draw() {
   drawnAt = performance.now();
   const now = serverNow();
   header.draw(state, server, now);
-  unserved.draw(state.workers, totalReady(state) ?? 0, now);
+  unserved.draw(state.workers, totalReady(state) ?? 0, now, isQueueLost(state, server));
   drawThrottles(now);
   drawViews();
   if (view === 'pools') pools.draw(state.throttles);

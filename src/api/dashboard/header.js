@@ -28,7 +28,7 @@ function ageOf({ lastTick }, now) {
 export function phaseOf(state, { refused }, now) {
   const age = ageOf(state, now);
   const phase = state.phase === 'live' && age === null ? 'connecting' : state.phase;
-  const without = [isStoreLost(state) && 'Redis', refused.queue && 'Postgres'].filter(Boolean).join(' and ');
+  const without = [isStoreLost(state) && 'Redis', refused.queue ? 'Postgres' : state.queueUnwritable && 'writes to Postgres'].filter(Boolean).join(' and ');
   if (phase === 'live' && without) return { phase: 'impaired', text: `live, without ${without}` };
   const lost = refused.stream ? 'no live data' : 'reconnecting';
   const words = { connecting: 'connecting', live: 'live', lost: age === null ? lost : `${lost}, last data ${ago(age)}`, unauthorized: 'signed out' };
@@ -60,21 +60,33 @@ function sentence(text) {
   return /[.!?]$/.test(text) ? text : `${text}.`;
 }
 
-/** Says what the loss of the store means, or null while it answers. @param {State} state */
-export function storeText(state) {
+/**
+ * Returns true while Postgres does not answer or accepts no writes, so that no job starts.
+ * @param {State} state @param {Server} [server]
+ */
+export function isQueueLost({ queueUnwritable }, server) {
+  return queueUnwritable || Boolean(server?.refused.queue);
+}
+
+/** Says what the loss of the store means, or null while it answers. @param {State} state @param {Server} [server] */
+export function storeText(state, server) {
   if (!isStoreLost(state)) return null;
-  return 'Knobs cannot be changed, and without an answer the state of throttles is unknown. Each throttle follows its knob on_store_loss: with closed, the default, none of its jobs starts. '
-    + `Postgres keeps the queue: jobs are accepted and wait, and jobs, failures, schedules and the pause of everything work.${state.storeRefusal ? ` The server says: ${sentence(state.storeRefusal)}` : ''}`;
+  const kept = isQueueLost(state, server) ? '' : ' Postgres keeps the queue: jobs are accepted and wait, and jobs, failures, schedules and the pause of everything work.';
+  return 'Knobs cannot be changed, and without an answer the state of throttles is unknown. Each throttle follows its knob on_store_loss: with closed, the default, none of its jobs starts.'
+    + `${kept}${state.storeRefusal ? ` The server says: ${sentence(state.storeRefusal)}` : ''}`;
 }
 
 /**
- * Says what it means that Postgres does not answer, or null while it does.
+ * Says what it means that Postgres does not answer or accepts no writes, or null while it does both.
  * @param {State} state @param {Server} server
  */
-export function queueText({ phase, depthAge }, { refused }) {
-  if (!refused.queue || phase === 'unauthorized') return null;
+export function queueText(state, server) {
+  const { phase, depthAge } = state;
+  const { queue } = server.refused;
+  if (!isQueueLost(state, server) || phase === 'unauthorized') return null;
   const counts = depthAge === null ? '' : ` The counts of jobs are ${duration(depthAge)} old, and lists no newer.`;
-  return `Until it does, jobs are neither accepted nor started, and running ones continue.${counts} The server says: ${sentence(refused.queue)}`;
+  const cause = queue ? `The server says: ${sentence(queue)}` : 'flyball doctor says why.';
+  return `Meanwhile jobs are neither accepted nor started, running ones continue, and workers cannot report that they live.${counts} ${cause}`;
 }
 
 export class Header {
@@ -94,11 +106,11 @@ export class Header {
     setText(place.phaseText, text);
     setAttr(place.phase, 'data-phase', phase);
     const isOpen = [...state.throttles.values()].some((t) => facts(t).breaker === 'open');
-    document.title = isStoreLost(state) ? 'Redis lost · Flyball' : server.refused.queue ? 'Postgres lost · Flyball' : isOpen ? 'Breaker open · Flyball' : 'Flyball';
+    document.title = isStoreLost(state) ? 'Redis lost · Flyball' : server.refused.queue ? 'Postgres lost · Flyball' : state.queueUnwritable ? 'No writes to Postgres · Flyball' : isOpen ? 'Breaker open · Flyball' : 'Flyball';
     show(place.signedOut, state.phase === 'unauthorized');
     for (const [notice, line, said] of /** @type {[HTMLElement, HTMLElement, string | null][]} */ ([
       [place.away, place.awayText, awayText(state, server, now)],
-      [place.storeLost, place.storeText, storeText(state)],
+      [place.storeLost, place.storeText, storeText(state, server)],
       [place.queueLost, place.queueText, queueText(state, server)],
       [place.behind, place.behind, replicaNote(state.replica)],
     ])) {

@@ -28,6 +28,8 @@ import { auditLine, handSentence, isObstacle, isOfSentence, knobValue, learnedQu
  */
 const ASK_EVERY_S = 10;
 const SENTENCE_S = 25;
+/** The note beside the rate of a throttle that grants nothing, by its state. @type {Record<string, string>} */
+const STILL = { stopped: 'no job starts', no_writes: 'no job starts', refused: 'nothing is granted', debt: 'nothing is granted' };
 
 /** @param {string} name */
 export function panelId(name) {
@@ -295,13 +297,14 @@ export class Panel {
    */
   updateNumbers(detail, last, { rps: knob, effective, achieved, share, failed, state }, { now, depthAge }) {
     const slots = turnsSlots(detail) ? finite(detail.knobs?.concurrency) : null;
-    // Slots or a throttle above may stop one that has a rate.
-    const isStill = effective === 0 || state === 'stopped';
+    // Slots, a throttle above, a refusal, a debt or a database may stop one that has a rate.
+    const obstacle = STILL[state];
+    const isStill = effective === 0 || Boolean(obstacle);
     setText(this.knobUnit, slots === null ? '/s' : ' slots');
     const shown = slots !== null && effective !== 0 ? slots : effective;
     setText(this.knobRate, rate(shown));
     this.knobRate.parentElement.classList.toggle('word', shown !== null && shown < 0);
-    setText(this.knobNote, slots !== null ? `jobs at once · ${effective !== null && effective < 0 ? 'no rate limit' : `at most ${rate(effective)}/s`}` : isStill && effective !== 0 ? 'no job starts' : knob !== null && effective !== null && Math.abs(knob - effective) > 0.005 * Math.abs(knob) ? `knob: ${rate(knob)}` : effective === null ? '' : 'in effect');
+    setText(this.knobNote, slots !== null ? `jobs at once · ${effective !== null && effective < 0 ? 'no rate limit' : `at most ${rate(effective)}/s`}` : obstacle && effective !== 0 ? obstacle : knob !== null && effective !== null && Math.abs(knob - effective) > 0.005 * Math.abs(knob) ? `knob: ${rate(knob)}` : effective === null ? '' : 'in effect');
     setText(this.achieved, rate(achieved));
     // A throttle that stands still has no share worth a figure.
     setText(this.achievedNote, share === null || isStill ? '' : `${percent(share)} token-limited`);

@@ -26,7 +26,7 @@ const FAILED = new Set(['failed', 'ambiguous', 'lost', 'dead']);
  * @typedef {{ name: string, detail: any, detailAfter: number, ring: Ring<Point>, decisions: Decision[], edits: Audit[],
  *   failed: number[] }} Throttle
  * @typedef {'connecting' | 'live' | 'lost' | 'unauthorized'} Phase
- * @typedef {{ throttles: Map<string, Throttle>, known: boolean, mayChange: boolean | null, mayEnqueue: boolean | null, storeLost: boolean, storeRefusal: string, decisions: Decision[], failures: Failure[], audit: Audit[],
+ * @typedef {{ throttles: Map<string, Throttle>, known: boolean, mayChange: boolean | null, mayEnqueue: boolean | null, storeLost: boolean, storeRefusal: string, queueUnwritable: boolean, decisions: Decision[], failures: Failure[], audit: Audit[],
  *   runningTotal: number | null, workers: number | null, depthAge: number | null, replica: { lag_s: number | null, used: boolean } | null, lastTick: number | null, phase: Phase }} State
  */
 
@@ -39,6 +39,7 @@ export function emptyState() {
     mayEnqueue: null,
     storeLost: false,
     storeRefusal: '',
+    queueUnwritable: false,
     decisions: [],
     failures: [],
     audit: [],
@@ -278,6 +279,7 @@ function takeTick(state, tick, touched) {
     // The details that were kept are those from before the loss.
     if (state.storeLost && !isLost) touched.add('unknown');
     state.storeLost = isLost;
+    state.queueUnwritable = tick.queue_unwritable === true;
   }
   touched.add('ticks');
 }

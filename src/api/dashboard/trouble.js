@@ -83,7 +83,7 @@ export const JOBS_WAIT = 'jobs wait';
  * @param {Throttle} throttle @param {ReturnType<typeof standing>} stand @param {string} mode @param {number} now
  */
 function flowing(throttle, stand, mode, now) {
-  if (throttle.name.endsWith('*') && ['flowing', 'unlimited'].includes(stand.text)) return { text: 'pattern', tone: /** @type {const} */ ('calm') };
+  if (throttle.name.endsWith('*') && ['flowing', 'unlimited', 'no writes'].includes(stand.text)) return { text: 'pattern', tone: /** @type {const} */ ('calm') };
   if (stand.text !== 'flowing') return stand;
   const limiting = throttle.decisions.at(-1)?.limiting ?? throttle.detail?.governor?.limiting;
   if (mode === 'auto' && limiting === 'stale') return { text: 'blind', tone: /** @type {const} */ ('note') };

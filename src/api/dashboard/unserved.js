@@ -12,13 +12,16 @@ const ROWS = 5;
  */
 
 /**
- * Returns what the notice says first and last, and the lines between; null if nothing waits for a worker.
+ * Returns what the notice says first and last, and the lines between; null if nothing waits for a
+ * worker, or nobody knows because no worker can report.
  * @param {UnservedJobs[]} unserved
  * @param {number | null} workers that are live
  * @param {number} ready the jobs that are ready
+ * @param {boolean} [isQueueLost] true while Postgres does not answer or accepts no writes
  * @returns {{ title: string, rows: UnservedJobs[], more: string } | null}
  */
-export function unservedNotice(unserved, workers, ready) {
+export function unservedNotice(unserved, workers, ready, isQueueLost = false) {
+  if (isQueueLost) return null;
   if (workers === 0 && (ready > 0 || unserved.length > 0)) return { title: 'No worker is live', rows: [], more: 'Jobs are ready, and none starts. Start a worker: flyball serve.' };
   if (unserved.length === 0) return null;
   const more = unserved.length - ROWS;
@@ -58,10 +61,10 @@ export class Unserved {
     this.drawn();
   }
 
-  /** @param {number | null} workers @param {number} ready @param {number} now unix seconds */
-  draw(workers, ready, now) {
+  /** @param {number | null} workers @param {number} ready @param {number} now unix seconds @param {boolean} isQueueLost */
+  draw(workers, ready, now, isQueueLost) {
     const { notice, title, list, more, aloud } = this.place;
-    const said = unservedNotice(this.unserved, workers, ready);
+    const said = unservedNotice(this.unserved, workers, ready, isQueueLost);
     // The ages in it change, so only its title is announced, and once.
     if (said && (notice.hidden || title.textContent !== said.title)) setText(aloud, said.title);
     show(notice, said !== null);

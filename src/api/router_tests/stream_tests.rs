@@ -10,6 +10,7 @@ fn tick(at: i64) -> Tick {
         workers: 1,
         depth_age_s: None,
         store_lost: true,
+        queue_unwritable: false,
         replica: None,
     }
 }

@@ -56,6 +56,8 @@ pub struct Tick {
     pub depth_age_s: Option<f64>,
     /// True while the store of the throttles (Redis) does not answer.
     pub store_lost: bool,
+    /// True while Postgres does not answer, or accepts no writes, so that no job starts.
+    pub queue_unwritable: bool,
     /// The replica from which lists are read; `null` without one.
     pub replica: Option<TickReplica>,
 }
@@ -95,6 +97,7 @@ impl Tick {
             workers: self.workers,
             depth_age_s: self.depth_age_s,
             store_lost: self.store_lost,
+            queue_unwritable: self.queue_unwritable,
             replica: self.replica,
         }
     }
@@ -352,6 +355,7 @@ mod tests {
             workers: 0,
             depth_age_s: None,
             store_lost: false,
+            queue_unwritable: false,
             replica: None,
         }
     }

@@ -176,6 +176,7 @@ mod tests {
             workers: 3,
             depth_age_s: None,
             store_lost: false,
+            queue_unwritable: false,
             replica: None,
         };
         let event = StreamEvent::of_tick(&tick).unwrap();

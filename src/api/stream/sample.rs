@@ -281,6 +281,7 @@ pub(super) fn tick(sample: &LiveSample) -> Tick {
         workers: sample.workers,
         depth_age_s: sample.counted_at.map(|at| view::since_s(at, sample.at)),
         store_lost: sample.is_store_lost,
+        queue_unwritable: sample.is_queue_unwritable,
         replica: None,
     }
 }
@@ -499,6 +500,19 @@ mod tests {
                 ..LiveSample::default()
             };
             assert_eq!(tick(&sample).store_lost, is_store_lost);
+        }
+    }
+
+    #[test]
+    fn a_tick_says_whether_the_queue_accepts_writes_also_for_one_throttle() {
+        for is_queue_unwritable in [true, false] {
+            let sample = LiveSample {
+                is_queue_unwritable,
+                ..LiveSample::default()
+            };
+            let tick = tick(&sample);
+            assert_eq!(tick.queue_unwritable, is_queue_unwritable);
+            assert_eq!(tick.part(|_| false).queue_unwritable, is_queue_unwritable);
         }
     }
 
