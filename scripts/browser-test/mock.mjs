@@ -240,6 +240,7 @@ class World {
   state(t) {
     if (t.paused) return 'paused';
     if (t.knobs.concurrency === 0) return 'stopped';
+    if (t.refusal) return 'refused';
     if (this.unwritable && !t.name.startsWith('api:')) return 'no_writes';
     if (t.bad) return 'safe_rps';
     const rate = this.effective(t);
@@ -260,7 +261,7 @@ class World {
   }
 
   show(t) {
-    return { name: t.name, mode: t.mode, parent: t.parent, paused: t.paused, seq: t.seq, knobs: t.knobs, effective_rps: this.effective(t), achieved_rps: t.achieved, limiting_share: t.share, state: this.state(t), problems: t.problems,
+    return { name: t.name, mode: t.mode, parent: t.parent, paused: t.paused, seq: t.seq, knobs: t.knobs, effective_rps: this.effective(t), achieved_rps: t.achieved, limiting_share: t.share, state: this.state(t), problems: t.problems, refusal: t.refusal ?? null, debt_until: null,
       depth: { ready: Math.round(t.ready), scheduled: t.scheduled, running: t.running, dead: t.dead, oldest_ready_s: t.ready > 0 ? 95 + t.ready / 50 : null, at: iso(this.now - 1) },
       governor: t.signals && { actuator: t.actuator ?? 'rps', unit: t.actuator ? 'slots' : 'rps', breaker: t.breaker, limiting: t.limiting, reason: t.reason, at: iso(t.decidedAt ?? this.now), signals: this.signals(t),
         findings: [{ finding: 'idle', since: iso(this.now - 900), sentence: 'nobody waits for tokens while 120 jobs wait' }], gain_factor: 1 } };
@@ -279,6 +280,7 @@ class World {
     for (const [name, value] of Object.entries(knobs)) set(t.knobs, name, value);
     if (mode !== undefined) set(t, 'mode', mode);
     if (paused !== undefined) set(t, 'paused', paused);
+    if (paused === false) t.refusal = null;
     if (knobs.rps !== undefined) Object.assign(t, { bad: false, problems: [] });
     Object.assign(t.knobs, { by: by || 'api', at_ms: Math.round(Date.now()), why: why ?? '' });
     t.seq = this.seq++;
@@ -347,6 +349,7 @@ export async function startMock({ port = 0, phase = 'steady', empty = false, tok
     if ('reader' in order) world.mayChange = !order.reader;
     if ('failures' in order) for (const failure of order.failures) world.emit('failure', { at: iso(Date.now() / 1000), ...failure });
     if ('slow' in order) slow = order.slow;
+    if (order.refused) world.throttles.get(order.refused).refusal = { until: iso(world.now + 3600), why: 'answered 429' };
     if (order.stuck) {
       Object.assign(world.throttles.get(order.stuck), { stuck: true, ready: 50 });
       for (const { throttles } of world.ticks) Object.assign(throttles[order.stuck], { limiting_share: 0, achieved_rps: 0, ready: 50, oldest_ready_s: 95 });

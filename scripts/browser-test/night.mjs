@@ -69,6 +69,19 @@ export async function nightChecks({ page, url, mock, provoked, check, shot, answ
     return faults;
   });
 
+  await night('a refusal of the whole throttle can be ended on its panel, after a question, and then the button is gone', async () => {
+    mock.steer({ refused: 'webhooks' });
+    await live('#throttle-webhooks');
+    const free = `[...(${panel('webhooks')}?.querySelectorAll('.buttons button') ?? [])].find((b) => b.textContent === 'End the refusal …' && b.checkVisibility())`;
+    await page.until('the button', `${panel('webhooks')}?.querySelector('.badge').textContent === 'refused' && ${free}`);
+    const faults = await page.evaluate(`${free}.getAttribute('aria-label') === 'End the refusal: webhooks'`) ? [] : ['its label does not name the throttle'];
+    await page.evaluate(`${free}.click()`);
+    await answer({ why: 'the provider said so' }, 'End the refusal');
+    await page.until('its state', `${panel('webhooks')}.querySelector('.badge').textContent !== 'refused' && !${free}`);
+    if (await page.evaluate(`document.activeElement.getAttribute('aria-label')`) !== 'Pause webhooks') faults.push('the focus is lost');
+    return [...faults, ...await page.evaluate(overflow)];
+  });
+
   await night('a throttle without slots is stopped, says which knob is 0, and nothing counts as in effect', async () => {
     mock.steer({ knobs: { throttle: 'webhooks', to: { concurrency: 0 } } });
     await live('#throttle-webhooks');

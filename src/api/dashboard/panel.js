@@ -59,7 +59,8 @@ export class Panel {
     this.facts = null;
     this.pause = h('button', { type: 'button', onclick: () => this.turnPause() }, 'Pause');
     this.hand = h('button', { type: 'button', onclick: () => this.turnMode() });
-    this.form.quickButtons = [this.pause, this.hand];
+    this.free = h('button', { type: 'button', onclick: () => this.endWait() });
+    this.form.quickButtons = [this.free, this.pause, this.hand];
     this.create = h('button', { type: 'button', hidden: true, 'aria-label': `Create throttle ${name}`, onclick: () => createThrottle(this.name) }, 'Create throttle …');
     this.reason = h('p', { class: 'reason' });
     this.problems = h('ul', { class: 'problems', hidden: true });
@@ -106,7 +107,7 @@ export class Panel {
     this.element = h('section', { class: 'panel throttle', id: panelId(name), 'aria-labelledby': titleId },
       h('div', { class: 'panel-head' },
         h('div', { class: 'title' }, h('h2', { id: titleId }, name), this.standing, this.mode, this.parent),
-        h('div', { class: 'buttons change' }, this.create, this.pause, this.hand)),
+        h('div', { class: 'buttons change' }, this.create, this.free, this.pause, this.hand)),
       this.reason, this.problems, this.findings,
       h('div', { class: 'panel-body' }, this.chart.element,
         h('div', { class: 'side' },
@@ -137,7 +138,7 @@ export class Panel {
   async turnPause() {
     const { name } = this;
     if (this.facts?.paused) {
-      const text = 'Its jobs run again as its rate allows, from an empty bucket.';
+      const text = 'Its jobs run again as its rate allows, from an empty bucket; a refusal of a server, and a debt, end too.';
       return this.form.quick({ paused: false }, () => signature({ title: `Resume ${name}?`, action: 'Resume', text }));
     }
     const text = 'No job of this throttle starts until it is resumed. Running jobs continue, and new jobs are accepted.';
@@ -147,6 +148,16 @@ export class Panel {
       this.form.take(await call('PATCH', throttlePath(name), { body: { paused: false, by: recall('who', '') } }));
       return `${name} is resumed.`;
     });
+  }
+
+  /** Ends the throttle's own refusal or debt, which is what resuming one that is not paused does. */
+  async endWait() {
+    const { name } = this;
+    const question = this.detail?.refusal
+      ? { title: `End the refusal of ${name}?`, action: 'End the refusal', text: 'Its jobs run again although the server that refused one asked it to wait longer; it may refuse the next one too.' }
+      : { title: `Clear the debt of ${name}?`, action: 'Clear the debt', text: 'Its jobs run again, from an empty bucket. What they cost beyond its rate is not made up for.' };
+    // The button goes with what it ended.
+    if (await this.form.quick({ paused: false }, () => ask(question))) this.pause.focus();
   }
 
   /** Switches the throttle between the governor and manual mode. */
@@ -236,6 +247,11 @@ export class Panel {
     show(this.hand, Boolean(governor));
     show(this.create, isMissing(throttle));
     show(this.pause, !isMissing(throttle));
+    // What a throttle above it waits for ends there.
+    const wait = detail?.refusal ? 'End the refusal' : detail?.debt_until ? 'Clear the debt' : '';
+    show(this.free, wait !== '' && ['refused', 'debt'].includes(now.state));
+    setText(this.free, `${wait} …`);
+    setAttr(this.free, 'aria-label', `${wait}: ${this.name}`);
     show(this.knobs, !isMissing(throttle));
 
     this.updateReason(throttle, now.mode, time.now);
