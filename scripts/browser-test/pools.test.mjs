@@ -22,6 +22,14 @@ test('a_countdown_goes_in_whole_seconds_and_never_below_nothing', () => {
   assert.equal(pools.inTime(NOW_MS - 1, NOW_MS), 'any moment');
 });
 
+test('the_age_beside_the_time_of_a_message_is_its_own_or_says_what_it_is_of', () => {
+  const at = (s) => new Date(NOW_MS + s * 1000).toISOString();
+  const heard = (made, changed) => pools.heardText({ created_at: made, updated_at: changed }, NOW_MS / 1000);
+  assert.equal(heard(at(-720), at(-720)), '12 min ago');
+  assert.equal(heard(at(-720), null), '12 min ago');
+  assert.equal(heard(at(-720), at(-180)), 'changed 3 min ago');
+});
+
 test('the_servers_clock_is_that_of_the_quickest_of_the_last_answers', () => {
   const offsets = [];
   assert.equal(pools.clockOffset(offsets, 1_000, 1_900), -900);

@@ -272,6 +272,22 @@ test('throttles_of_an_unknown_state_are_trouble_while_the_store_is_lost', () => 
   assert.match(storeText(state), /The server says: OOM\.$/);
 });
 
+test('one_request_without_an_answer_of_redis_is_no_loss_of_it_while_the_ticks_say_otherwise', () => {
+  const state = stateOf({ a: {} });
+  const server = { unreachable: false, refused: { stream: '', throttles: 'Redis does not answer', queue: '' } };
+  Object.assign(state, { phase: 'live' });
+  apply(state, { type: 'store', data: 'Redis does not answer' });
+  assert.equal(isStoreLost(state), true, 'no tick has said anything');
+  apply(state, { type: 'tick', data: { at: NOW + 1, throttles: {}, store_lost: false } });
+  assert.deepEqual([isStoreLost(state), storeText(state)], [false, null]);
+  assert.equal(awayText(state, server, NOW + 1), 'No list of throttles: Redis does not answer. Retrying.');
+  apply(state, { type: 'tick', data: { at: NOW + 2, throttles: {}, store_lost: true } });
+  assert.match(storeText(state), /The server says: Redis does not answer\.$/);
+  apply(state, { type: 'tick', data: { at: NOW + 3, throttles: {}, store_lost: false } });
+  state.phase = 'lost';
+  assert.equal(isStoreLost(state), true, 'an old tick is no news');
+});
+
 test('what_is_refused_is_told_with_its_reason_and_what_is_lost_with_its_age', () => {
   const state = stateOf({ a: {} });
   const server = (more) => ({ unreachable: false, refused: { stream: '', throttles: '', queue: '', ...more } });

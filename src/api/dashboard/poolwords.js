@@ -328,10 +328,13 @@ export function attemptText({ outcome, status, ms }) {
 }
 
 /**
- * Formats the age of the last event of a message, or of its creation.
+ * Formats the age of a message, or of its last event if that is later; the time beside it is that of its
+ * creation.
  * @param {any} message @param {number} now unix seconds
  */
 export function heardText(message, now) {
-  const at = unixSeconds(message.updated_at ?? message.created_at);
-  return at === null ? '' : ago(now - at);
+  const made = unixSeconds(message.created_at);
+  const at = unixSeconds(message.updated_at) ?? made;
+  if (at === null) return '';
+  return made !== null && at - made >= 1 ? `changed ${ago(now - at)}` : ago(now - at);
 }

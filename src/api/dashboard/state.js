@@ -26,7 +26,7 @@ const FAILED = new Set(['failed', 'ambiguous', 'lost', 'dead']);
  * @typedef {{ name: string, detail: any, detailAfter: number, ring: Ring<Point>, decisions: Decision[], edits: Audit[],
  *   failed: number[] }} Throttle
  * @typedef {'connecting' | 'live' | 'lost' | 'unauthorized'} Phase
- * @typedef {{ throttles: Map<string, Throttle>, known: boolean, mayChange: boolean | null, mayEnqueue: boolean | null, storeLost: boolean, storeRefusal: string, queueUnwritable: boolean, decisions: Decision[], failures: Failure[], audit: Audit[],
+ * @typedef {{ throttles: Map<string, Throttle>, known: boolean, mayChange: boolean | null, mayEnqueue: boolean | null, storeLost: boolean, storeTold: boolean, storeRefusal: string, queueUnwritable: boolean, decisions: Decision[], failures: Failure[], audit: Audit[],
  *   runningTotal: number | null, workers: number | null, depthAge: number | null, replica: { lag_s: number | null, used: boolean } | null, lastTick: number | null, phase: Phase }} State
  */
 
@@ -38,6 +38,7 @@ export function emptyState() {
     mayChange: null,
     mayEnqueue: null,
     storeLost: false,
+    storeTold: false,
     storeRefusal: '',
     queueUnwritable: false,
     decisions: [],
@@ -126,12 +127,12 @@ export function apply(state, { type, data }) {
 }
 
 /**
- * Returns true while Redis does not answer or accepts no writes, by the last tick or by the refusal of the
- * throttles.
+ * Returns true while Redis does not answer or accepts no writes: by the last tick, or by the refusal of the
+ * throttles while no tick tells. One request may wait longer for Redis than it can, which loses nothing.
  * @param {State} state
  */
-export function isStoreLost({ storeLost, storeRefusal }) {
-  return storeLost || storeRefusal !== '';
+export function isStoreLost({ storeLost, storeTold, storeRefusal, phase }) {
+  return storeLost || (storeRefusal !== '' && !(storeTold && phase === 'live'));
 }
 
 /**
@@ -279,6 +280,7 @@ function takeTick(state, tick, touched) {
     // The details that were kept are those from before the loss.
     if (state.storeLost && !isLost) touched.add('unknown');
     state.storeLost = isLost;
+    state.storeTold = typeof tick.store_lost === 'boolean';
     state.queueUnwritable = tick.queue_unwritable === true;
   }
   touched.add('ticks');
