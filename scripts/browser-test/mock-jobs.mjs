@@ -27,7 +27,7 @@ export class MockJobs {
     this.stored = [
       ...many(120, 7600002000, (id, i) => job(id, 'ready', { created_at: iso(now - 2 * i) })),
       ...many(12, 7600001600, (id) => job(id, 'retryable', { attempt: 3, due_at: iso(now + 3600), last_error: ERRORS[1] })),
-      ...many(8, 7600001500, (id, i) => job(id, 'scheduled', { throttle: 'notify.sms', kind: 'notification', due_at: iso(now + 3600 + i) })),
+      ...many(8, 7600001500, (id, i) => job(id, 'scheduled', { throttle: 'notify.sms', kind: 'notification', created_at: iso(now - 200_000), due_at: iso(now + 40_000_000 + i), last_error: ERRORS[1] })),
       ...many(70, 7600000900, (id, i) => job(id, 'dead', { kind: i % 4 ? 'http' : 'mail', throttle: i % 4 ? 'webhooks' : 'notify.sms', key: `customer-${i % 9}`, attempt: 10, created_at: iso(now - 400 * i), ended_at: iso(now - 390 * i), last_error: i === 1 ? `job ${id} said ${HOSTILE}` : ERRORS[i % 3] })),
       ...many(30, 7600000700, (id, i) => job(id, 'completed', { attempt: 1, ended_at: iso(now - 200), traceparent: i === 3 ? '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01' : null })),
     ];

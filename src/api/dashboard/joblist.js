@@ -200,7 +200,7 @@ export class JobList {
       cell('job', h('a', { class: 'num', href: jobAddress(job.id) }, String(job.id))),
       cell('state', parts.state), cell('kind', job.kind),
       cell('lane', [h('a', { class: 'quiet', href: jobsAddress({ state: this.query.state, throttle: job.throttle, key: job.key }) }, laneText(job)), ...(job.key ? [' ', this.pauseButton(job)] : [])], 'wrap'),
-      cell('attempt', parts.attempt), cell('enqueued', clock(job.created_at, now), 'num'), cell('due or ended', parts.time), cell('error', parts.error, 'wide'));
+      cell('attempt', parts.attempt), cell('enqueued', clock(job.created_at, now), 'num day'), cell('due or ended', parts.time, 'day'), cell('error', parts.error, 'wide'));
     return Object.assign(row, { parts });
   }
 
