@@ -561,7 +561,7 @@ export async function startMock({ port = 0, phase = 'steady', empty = false, tok
         if (seen !== undefined && seen !== `"${t.seq}"`) return refuse(problem(409, 'somebody was faster', [], `seq is ${t.seq}, not ${seen}`));
         world.edit(t, body);
       }
-      return send(200, world.show(t));
+      return send(200, { ...world.show(t), ...(request.method === 'PATCH' && world.unwritable ? { warnings: ['the change was made, but writing it to the audit log failed'] } : {}) });
     } catch (error) {
       return refuse(problem(500, String(error)));
     }

@@ -61,6 +61,14 @@ export async function nightChecks({ page, url, mock, provoked, check, shot, answ
     faults.push(...await page.evaluate(contrast));
     await page.size(390, 844, { mobile: true });
     faults.push(...await page.evaluate(overflow));
+    await page.evaluate(`localStorage.setItem('flyball.who', 'browser-test')`);
+    const pausing = (word) => `[...${panel('webhooks')}.querySelectorAll('.buttons button')].find((b) => b.textContent === '${word}' && b.checkVisibility() && !b.disabled)`;
+    await page.evaluate(`${pausing('Pause')}.click()`);
+    await answer({}, 'Pause');
+    await page.until('the warning', `/^Applied pause\\. Warning: .*audit log failed\\.$/.test(${panel('webhooks')}.querySelector('.form-note').textContent) && document.querySelector('.undo')?.checkVisibility()`);
+    await page.until('the other button', pausing('Resume'));
+    await page.evaluate(`${pausing('Resume')}.click()`);
+    await page.until('no offer to undo what was undone', `${panel('webhooks')}.querySelector('.badge').textContent === 'no writes' && !document.querySelector('.undo').checkVisibility()`);
     mock.steer({ store: 'lost' });
     await page.until('the notice of Redis', `!document.getElementById('store-lost').hidden`);
     if (/jobs are accepted/.test(await text('#store-lost'))) faults.push('both are lost, and it says that jobs are accepted');

@@ -21,6 +21,15 @@ export function refusalText(error) {
   return [message, ...(problem?.errors ?? []).map((/** @type {any} */ one) => `${String(one.pointer ?? '').replace(/^#?\//, '')}: ${one.message}`)].join(' ');
 }
 
+/**
+ * Returns what went wrong beside a change that was made, such as its entry in the audit log, with a blank
+ * in front; empty if nothing did.
+ * @param {any} answer
+ */
+export function warningsText(answer) {
+  return (answer?.warnings ?? []).map((/** @type {string} */ one) => ` Warning: ${one}.`).join('');
+}
+
 /** The state of this browser's token by the server's last answer; `changed` is told of a change. */
 export const session = { isDenied: false, changed: (/** @type {boolean} */ _isDenied) => {} };
 

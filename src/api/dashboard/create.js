@@ -1,6 +1,6 @@
 // Creates a throttle: a question for its name and its rate.
 
-import { call, throttlePath } from './api.js';
+import { call, throttlePath, warningsText } from './api.js';
 import { ask } from './dialog.js';
 import { parseNumber } from './knobs.js';
 import { throttleAddress } from './views.js';
@@ -14,6 +14,7 @@ import { throttleAddress } from './views.js';
 export async function createThrottle(name) {
   const rps = { name: 'rps', label: 'rps', unit: 'tokens/s', value: '10', hint: '0 stops, -1 is unlimited' };
   let created = name;
+  let warnings = '';
   const answer = await ask({
     title: name ? `Create ${name}?` : 'Create a throttle', action: 'Create',
     text: name ? 'Its waiting jobs run as its rate allows.' : 'Jobs name it and pass it at its rate. All other knobs begin with their defaults.',
@@ -22,11 +23,11 @@ export async function createThrottle(name) {
       const value = parseNumber(text);
       if (!typed) throw new Error('A throttle needs a name.');
       if (value === null) throw new Error(`rps: "${text}" is not a number such as 12.5.`);
-      await call('PATCH', `${throttlePath(typed)}?create=true`, { body: { ...signed, rps: value } });
+      warnings = warningsText(await call('PATCH', `${throttlePath(typed)}?create=true`, { body: { ...signed, rps: value } }));
       created = typed;
     },
   });
   if (!answer) return null;
   location.hash = throttleAddress(created);
-  return `Created ${created}.`;
+  return `Created ${created}.${warnings}`;
 }

@@ -1,6 +1,6 @@
 // Enqueues a job: a question for its kind, its place and its arguments.
 
-import { call } from './api.js';
+import { call, warningsText } from './api.js';
 import { serverNow } from './clock.js';
 import { ask } from './dialog.js';
 import { parseTime } from './knobs.js';
@@ -28,7 +28,7 @@ export async function enqueueJob() {
   });
   if (!job) return null;
   location.hash = jobAddress(job.id);
-  return job.duplicate ? `Job ${job.id} was there already.` : `Enqueued job ${job.id}.`;
+  return `${job.duplicate ? `Job ${job.id} was there already.` : `Enqueued job ${job.id}.`}${warningsText(job)}`;
 }
 
 /**

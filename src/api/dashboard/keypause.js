@@ -1,6 +1,6 @@
 // The pause of one key, from its lane or from one of its jobs, with an offer to undo it.
 
-import { call } from './api.js';
+import { call, warningsText } from './api.js';
 import { ask } from './dialog.js';
 import { clock } from './format.js';
 import { parseNumber } from './knobs.js';
@@ -31,7 +31,7 @@ export async function pauseKey(throttle, key, changed = () => {}) {
     },
   });
   if (!answer) return null;
-  const said = `Paused until ${clock(paused.until)}.`;
+  const said = `Paused until ${clock(paused.until)}.${warningsText(paused)}`;
   offerUndo(`${name} of ${throttle}: ${said}`, async () => {
     await call('POST', `${path}/resume`, { body: { by: recall('who', '') } });
     changed();

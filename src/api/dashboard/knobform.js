@@ -1,7 +1,7 @@
 // The form that edits knobs: it sends only the edited fields, guarded by the sequence number that
 // the person has seen.
 
-import { ApiError, get, patchThrottle, throttlePath } from './api.js';
+import { ApiError, get, patchThrottle, throttlePath, warningsText } from './api.js';
 import { fill, h, setText, show } from './dom.js';
 import { conflicts, fieldText, FIELDS, GROUPS, placeProblem, readEdits, valuesOf, wording } from './knobs.js';
 import { recall, remember } from './settings.js';
@@ -202,8 +202,9 @@ export class KnobForm {
           return false;
         }
         try {
-          this.take(await patchThrottle(this.name, body, this.detail.seq));
-          applied(`Applied ${edited.map((n) => (n === 'paused' ? (body.paused ? 'pause' : 'resume') : n)).join(', ')}.`);
+          const changed = await patchThrottle(this.name, body, this.detail.seq);
+          this.take(changed);
+          applied(`Applied ${edited.map((n) => (n === 'paused' ? (body.paused ? 'pause' : 'resume') : n)).join(', ')}.${warningsText(changed)}`);
           return true;
         } catch (error) {
           if (!(error instanceof ApiError) || error.status !== 409 || attempt === TRIES) throw error;

@@ -123,7 +123,7 @@ export class Notifications {
     });
     const row = h('tr', null,
       cell('message', h('span', { class: 'num' }, String(message.id)), 'num'),
-      cell('at', h('span', { class: 'pair' }, h('span', { class: 'num' }, clock(unixSeconds(message.created_at), serverNow())), parts.heard)),
+      cell('at', h('span', { class: 'pair' }, h('span', { class: 'num' }, clock(unixSeconds(message.created_at), serverNow())), parts.heard), 'day'),
       cell('state', parts.state),
       cell('to', h('span', { class: 'pair' }, parts.to, parts.about), 'wrap'),
       cell('account', h('span', { class: 'pair' }, parts.account, h('span', { class: 'sub' }, message.pool)), 'wrap'),

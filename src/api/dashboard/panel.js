@@ -18,7 +18,7 @@ import { signalStyle } from './palette.js';
 import { recall } from './settings.js';
 import { facts, isApiLimit, latest } from './state.js';
 import { isMissing, JOBS_WAIT, verdict } from './trouble.js';
-import { offerUndo } from './undo.js';
+import { endOffer, offerUndo } from './undo.js';
 import { jobsAddress } from './views.js';
 import { auditLine, handSentence, isObstacle, isOfSentence, knobValue, learnedQuota, turnsSlots } from './words.js';
 
@@ -28,6 +28,8 @@ import { auditLine, handSentence, isObstacle, isOfSentence, knobValue, learnedQu
  */
 const ASK_EVERY_S = 10;
 const SENTENCE_S = 25;
+/** @param {string} name */
+const isPausedText = (name) => `${name} is paused.`;
 /** The note beside the rate of a throttle that grants nothing, by its state. @type {Record<string, string>} */
 const STILL = { stopped: 'no job starts', no_writes: 'no job starts', refused: 'nothing is granted', debt: 'nothing is granted' };
 
@@ -139,12 +141,13 @@ export class Panel {
     const { name } = this;
     if (this.facts?.paused) {
       const text = 'Its jobs run again as its rate allows, from an empty bucket; a refusal of a server, and a debt, end too.';
-      return this.form.quick({ paused: false }, () => signature({ title: `Resume ${name}?`, action: 'Resume', text }));
+      if (await this.form.quick({ paused: false }, () => signature({ title: `Resume ${name}?`, action: 'Resume', text }))) endOffer(isPausedText(name));
+      return;
     }
     const text = 'No job of this throttle starts until it is resumed. Running jobs continue, and new jobs are accepted.';
     const isPaused = await this.form.quick({ paused: true }, () => ask({ title: `Pause ${name}?`, action: 'Pause', danger: true, text }));
     if (!isPaused) return;
-    offerUndo(`${name} is paused.`, async () => {
+    offerUndo(isPausedText(name), async () => {
       this.form.take(await call('PATCH', throttlePath(name), { body: { paused: false, by: recall('who', '') } }));
       return `${name} is resumed.`;
     });

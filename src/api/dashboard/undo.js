@@ -26,6 +26,11 @@ export function offerUndo(text, work) {
   timer = window.setTimeout(close, OFFERED_MS);
 }
 
+/** Takes back the offer of a text, because the change was undone in another way. @param {string} text */
+export function endOffer(text) {
+  if (undo && parts?.text.textContent === text) close();
+}
+
 function close() {
   undo = null;
   if (parts) show(parts.bar, false);
