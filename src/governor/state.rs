@@ -43,7 +43,7 @@ use super::written::WrittenTexts;
 use crate::control::{History, clamp_finite, ewma, slew};
 
 /// The form of a stored state; it changes with the names and the meaning of its fields.
-pub(super) const FORM: u32 = 1;
+pub(super) const FORM: u32 = 2;
 /// The averaging time of the usual work rate, in seconds.
 const USUAL_S: f64 = 900.0;
 
@@ -52,6 +52,7 @@ const USUAL_S: f64 = 900.0;
 pub struct ControlState {
     pub(super) form: u32,
     /// The kind of knob that is set.
+    #[serde(default)]
     pub actuator: Actuator,
     /// The log work rate in force.
     pub u: f64,
@@ -78,18 +79,25 @@ pub struct ControlState {
     pub plan: Option<Plan>,
     /// The last texts that this governor wrote into the knob, newest first; any other text is
     /// manual.
+    #[serde(default)]
     pub wrote: WrittenTexts,
     /// The last trip, for people: the breaker's own record is reset when a person takes over.
+    #[serde(default)]
     pub last_trip: Option<TripRecord>,
     /// The last manual change of mode or rate.
+    #[serde(default)]
     pub overrides: OverrideWatch,
     /// The simulated governor, in shadow mode.
+    #[serde(default)]
     pub shadow: Option<Box<Shadow>>,
     /// The ratio to each leader's rate that this governor keeps, by signal.
+    #[serde(default)]
     pub links: BTreeMap<String, FollowerRatio>,
     /// The watchdogs and their findings.
+    #[serde(default)]
     pub watchdogs: Watchdogs,
     /// The rate that each hour of the week has sustained.
+    #[serde(default)]
     pub week: Week,
 }
 

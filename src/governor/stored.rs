@@ -1,9 +1,9 @@
-//! Reading of stored states.
+//! Reading of stored states, those of earlier forms too.
 
 use serde_json::Value;
 
 use super::law::signals;
-use super::policy::Policy;
+use super::policy::{Policy, SignalKind};
 use super::state::{ControlState, FORM};
 
 /// Resumes a stored state at `now`, with signals silent for at most half of the holding time;
@@ -19,7 +19,7 @@ pub fn resume(stored: Value, policy: &Policy, now: f64) -> Option<ControlState> 
 
 /// Reads a stored state for inspection; `None` if its form is unknown or it cannot be used.
 pub fn read(stored: Value, policy: &Policy) -> Option<ControlState> {
-    let mut state: ControlState = serde_json::from_value(stored).ok()?;
+    let mut state: ControlState = serde_json::from_value(upgraded(stored, policy)).ok()?;
     if state.form != FORM
         || state.actuator != policy.law.actuator
         || !state.u.is_finite()
@@ -37,6 +37,51 @@ fn be_patient(state: &mut ControlState, policy: &Policy, now: f64) {
         signal.front.seen = signal.front.seen.map(|seen| seen.max(now - hold_s / 2.0));
     }
     state.began_at = now;
+}
+
+/// Brings a stored state to the present form; one of an unknown form is returned as it is.
+///
+/// In form 1 a signal held the numbers of both control laws side by side.
+fn upgraded(mut stored: Value, policy: &Policy) -> Value {
+    if stored["form"] == 1 {
+        upgrade_from_1(&mut stored, policy);
+        if let Some(shadow) = stored.pointer_mut("/shadow/own") {
+            upgrade_from_1(shadow, policy);
+        }
+    }
+    stored
+}
+
+fn upgrade_from_1(state: &mut Value, policy: &Policy) {
+    let Some(fields) = state.as_object_mut() else {
+        return;
+    };
+    fields.insert("form".to_owned(), FORM.into());
+    for (old, new) in [("tripped", "last_trip"), ("watch", "overrides")] {
+        if let Some(value) = fields.remove(old) {
+            fields.insert(new.to_owned(), value);
+        }
+    }
+    if let Some(watch) = fields.get_mut("overrides").and_then(Value::as_object_mut)
+        && let Some(last) = watch.remove("hand")
+    {
+        watch.insert("last".to_owned(), last);
+    }
+    let signals = fields.get_mut("signals").and_then(Value::as_array_mut);
+    for signal in signals.into_iter().flatten() {
+        let kind = signal["name"]
+            .as_str()
+            .and_then(|name| Some(policy.signal(name)?.kind));
+        let mut controller = signal.clone();
+        let law = if kind == Some(SignalKind::Ratio) {
+            controller["integral"] = signal["pid"]["integral"].clone();
+            controller["last_refused_at"] = signal["last_bad"].clone();
+            "quota"
+        } else {
+            "pid"
+        };
+        signal["controller"] = serde_json::json!({ law: controller });
+    }
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ const BOUNDS: Bounds = Bounds {
 };
 
 fn recorded() -> Value {
-    serde_json::from_str(include_str!("testdata/stored.json")).unwrap()
+    serde_json::from_str(include_str!("testdata/stored_form_1.json")).unwrap()
 }
 
 fn policy(recorded: &Value) -> Policy {
@@ -21,7 +21,7 @@ fn policy(recorded: &Value) -> Policy {
 }
 
 #[test]
-fn a_governor_continues_from_a_recorded_state_as_the_one_that_wrote_it() {
+fn a_governor_continues_from_a_state_of_form_1_as_the_one_that_wrote_it() {
     let recorded = recorded();
     let mut governor =
         LineGovernor::resume(policy(&recorded), BOUNDS, recorded["state"].clone()).unwrap();
@@ -47,7 +47,7 @@ fn the_present_form_is_read_back_to_the_last_bit() {
 }
 
 #[test]
-fn the_shadow_of_a_recorded_state_is_read_too() {
+fn the_shadow_of_a_state_of_form_1_is_read_too() {
     let recorded = recorded();
     let mut state = recorded["state"].clone();
     let mut own = state.clone();
@@ -64,7 +64,7 @@ fn the_shadow_of_a_recorded_state_is_read_too() {
 #[test]
 fn a_state_of_an_unknown_form_is_not_read() {
     let recorded = recorded();
-    for form in [Value::Null, 0.into(), 2.into(), "1".into()] {
+    for form in [Value::Null, 0.into(), 3.into(), "2".into()] {
         let mut state = recorded["state"].clone();
         state["form"] = form;
         assert!(LineGovernor::resume(policy(&recorded), BOUNDS, state).is_none());

@@ -69,8 +69,10 @@ pub struct PidController {
     /// estimate.
     memory: (f64, f64),
     /// The model that the rate of a load follows; empty for other kinds.
+    #[serde(default)]
     pub model: LoadModel,
     /// The newest sample, from which the model learns after the decision on it.
+    #[serde(default)]
     pending: Option<LoadSample>,
 }
 

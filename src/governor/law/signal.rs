@@ -29,8 +29,10 @@ pub struct Signal {
     pub name: String,
     /// The newest value, in the signal's own unit.
     pub value: Option<f64>,
-    /// The setpoint, which is the unit of everything that was learned.
-    setpoint: f64,
+    /// The setpoint, which is the unit of everything that was learned; `None` in states stored
+    /// without it.
+    #[serde(default)]
+    setpoint: Option<f64>,
     /// The samples, their noise and their lag.
     pub front: LagFilter,
     /// The controller.
@@ -45,6 +47,7 @@ pub struct Signal {
     pub trip_z: f64,
     /// The newest look of the fast path, `(at, x)`; stored, because it may be a successor's only
     /// record of a trip.
+    #[serde(default)]
     pub looked: Option<(f64, f64)>,
     /// The recent looks of the fast path, `(at, x)`.
     #[serde(skip)]
@@ -64,7 +67,7 @@ impl Signal {
         Self {
             name: policy.name.clone(),
             value: None,
-            setpoint: policy.setpoint,
+            setpoint: Some(policy.setpoint),
             front: LagFilter::new(policy.lag_s),
             controller: Controller::new(policy.kind, u, policy.lag_s.max(law.integral_min_s)),
             u,
@@ -83,11 +86,11 @@ impl Signal {
     /// A setpoint that has changed is a change of unit: the background and the cost stay what they
     /// are.
     pub fn learn(&mut self, policy: &SignalPolicy, history: &History) {
-        let old = std::mem::replace(&mut self.setpoint, policy.setpoint);
+        let old = self.setpoint.replace(policy.setpoint);
         let Controller::Pid(pid) = &mut self.controller else {
             return;
         };
-        let factor = old / policy.setpoint;
+        let factor = old.map_or(1.0, |old| old / policy.setpoint);
         if factor != 1.0 && factor.is_finite() && factor > 0.0 {
             self.front.rescale(factor);
             pid.rescale(factor);
@@ -276,7 +279,7 @@ impl StatePart for Signal {
     fn is_sound(&self) -> bool {
         let own = [self.u, self.e, self.trip_x, self.trip_z];
         let looked = self.looked.map(|look| look.0 + look.1);
-        all_finite(own.into_iter().chain(looked).chain([self.setpoint]))
+        all_finite(own.into_iter().chain(looked).chain(self.setpoint))
             && self.front.is_sound()
             && self.controller.is_sound()
     }

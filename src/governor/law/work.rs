@@ -36,6 +36,7 @@ pub struct WorkEstimate {
     /// The decaying sum of their durations, in seconds.
     pub seconds: f64,
     /// The evidence whether durations say anything of the load.
+    #[serde(default)]
     pub evidence: DurationEvidence,
 }
 
