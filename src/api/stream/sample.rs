@@ -63,18 +63,14 @@ struct Counts {
 
 impl Counts {
     /// Returns the last counts after a failure; `status` is the answer about the queue.
-    fn failed<E>(&self, status: &Result<QueueStatus, E>) -> Self {
-        let is_unwritable = status.as_ref().map_or(true, is_unwritable);
+    fn failed<E>(&self, status: &Result<QueueStatus, E>, is_disk_full: bool) -> Self {
+        let is_read_only = status.as_ref().map_or(true, |status| status.is_read_only);
         Self {
             is_lost: true,
-            is_unwritable,
+            is_unwritable: is_read_only || is_disk_full,
             ..self.clone()
         }
     }
-}
-
-fn is_unwritable(status: &QueueStatus) -> bool {
-    status.is_read_only || is_disk_full(Instant::now())
 }
 
 /// Samples until the cancel token fires.
@@ -343,7 +339,7 @@ async fn count_at_leisure(deps: &Deps, counts: &ArcSwap<Counts>) {
         );
         match (depths, failing, status) {
             (Ok(depths), Ok((workers, failing)), Ok(status)) => {
-                let is_unwritable = is_unwritable(&status);
+                let is_unwritable = status.is_read_only || is_disk_full(Instant::now());
                 counts.store(Arc::new(Counts {
                     at: depths.at,
                     depths: depths.throttles,
@@ -356,7 +352,7 @@ async fn count_at_leisure(deps: &Deps, counts: &ArcSwap<Counts>) {
                 is_lost = false;
             }
             (depths, failing, status) => {
-                let last = counts.load().failed(&status);
+                let last = counts.load().failed(&status, is_disk_full(Instant::now()));
                 counts.store(Arc::new(last));
                 if !is_lost {
                     let error = depths.err().or(failing.err()).or(status.err());
@@ -463,7 +459,7 @@ mod tests {
     #[test]
     fn counts_that_fail_alone_are_no_want_of_writes() {
         let failed = |status: Result<QueueStatus, ()>| {
-            let counts = Counts::default().failed(&status);
+            let counts = Counts::default().failed(&status, false);
             (counts.is_lost, counts.is_unwritable)
         };
         let read_only = QueueStatus {
@@ -473,6 +469,8 @@ mod tests {
         assert_eq!(failed(Ok(QueueStatus::default())), (true, false));
         assert_eq!(failed(Ok(read_only)), (true, true));
         assert_eq!(failed(Err(())), (true, true));
+        let full = Counts::default().failed(&Ok::<_, ()>(QueueStatus::default()), true);
+        assert!(full.is_unwritable);
     }
 
     #[test]
