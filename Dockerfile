@@ -10,8 +10,8 @@ ARG FEATURES=""
 # layer.
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/src/target \
-    cargo build --locked --release --bin flyball --features "$FEATURES" \
-    && cp target/release/flyball /usr/local/bin/flyball
+    cargo build --locked --profile dist --bin flyball --features "$FEATURES" \
+    && cp target/dist/flyball /usr/local/bin/flyball
 
 FROM debian:bookworm-slim
 RUN apt-get update \

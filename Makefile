@@ -33,8 +33,8 @@ upgrade-test: ## build the version before, and run its programs and this one's b
 otel-test: ## build with the feature otel, and test the export of traces to a collector
 	@scripts/setup.sh && exec cargo test -p flyball-lab --features otel --test otel $(ARGS)
 
-build: ## build the program for production: target/release/flyball
-	cargo build --release
+build: ## build the program for production: target/dist/flyball
+	cargo build --profile dist
 
 check: lint ## check a change: lint, then the source conventions (tests/it/tidy)
 	cargo test --test it -- tidy
