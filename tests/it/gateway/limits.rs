@@ -39,13 +39,11 @@ async fn the_message_over_the_limit_is_delayed_with_one_warning_and_the_socket_s
         began.elapsed() > Duration::from_millis(500),
         "the last was not delayed"
     );
+    // Real time: on a busy machine the messages took a while to go, and so the limit is free again
+    // only after a second.
+    tokio::time::sleep(Duration::from_secs(1)).await;
     served.publish_numbers("acme", "orders", 202, 202).await;
-    // On a busy machine the limit may not be free again, which is one warning more.
-    let mut next = reader.next().await;
-    if next == wanted {
-        next = reader.next().await;
-    }
-    assert_eq!(next["data"], 202);
+    assert_eq!(reader.next().await["data"], 202);
 }
 
 #[tokio::test(flavor = "multi_thread")]
