@@ -91,8 +91,13 @@ fn the_finding_changes_no_rate_and_everything_that_explains_tells_of_it() {
 
     // A successor continues with the finding.
     let stored = serde_json::to_value(&plant.state).unwrap();
-    let resumed = stored::read(stored, &plant.policy).unwrap();
+    let resumed = stored::read(stored.clone(), &plant.policy).unwrap();
     assert_eq!(resumed.work, plant.state.work);
+    // An older governor knew nothing of it.
+    let mut older = stored;
+    older["work"].as_object_mut().unwrap().remove("evidence");
+    let resumed = stored::read(older, &plant.policy).unwrap();
+    assert_eq!(resumed.work.evidence.verdict, Verdict::Unknown);
 }
 
 #[test]
