@@ -187,7 +187,7 @@ async fn find_repeated(
 }
 
 /// Answers that a message was accepted.
-fn answer(status: StatusCode, accepted: AcceptedNotification) -> Response {
+pub fn answer(status: StatusCode, accepted: AcceptedNotification) -> Response {
     let location = [(LOCATION, location(accepted.id))];
     (status, location, Json(accepted)).into_response()
 }

@@ -4,12 +4,11 @@ use std::sync::Arc;
 
 use axum::extract::{Path, Query as Pairs, Request, State};
 use axum::http::StatusCode;
-use axum::http::header::LOCATION;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use serde::Serialize;
 
-use super::accept::{AdmissionState, MessageSender, accept, repeat};
+use super::accept::{AdmissionState, MessageSender, accept, answer, repeat};
 use super::accepted::{AcceptedNotification, HeldMessage, priority_word};
 use super::fields::MessageFields;
 use super::input;
@@ -159,7 +158,6 @@ async fn send_for_operators(
     } else {
         StatusCode::ACCEPTED
     };
-    let location = format!("/api/v1/notifications/{id}");
     let mut accepted = AcceptedNotification::new(id, job, duplicate, warnings);
     if is_gated && !duplicate && !is_later {
         match plan(&admission.gates, id).await {
@@ -169,7 +167,7 @@ async fn send_for_operators(
             GatesAnswer::Unknown => accepted.warnings.push(GatesAnswer::UNKNOWN.to_owned()),
         }
     }
-    Ok((status, [(LOCATION, location)], Json(accepted)).into_response())
+    Ok(answer(status, accepted))
 }
 
 /// Accepts a message of a sender without a tenant, or finds the earlier request with its key.
