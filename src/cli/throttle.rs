@@ -253,23 +253,23 @@ async fn resume_key(
     let known = store.look(&name, &[key.to_owned()]).await?;
     let forgot = known.first().and_then(|state| state.learned_rps);
     let on_trial = known.first().is_some_and(|state| state.probing);
-    let resumed = store.resume_key(&name, key).await?;
+    let was_paused = store.resume_key(&name, key).await?;
+    let resumed = was_paused || on_trial;
     note_key(
         settings,
         "key.resume",
         &name,
         signed,
-        json!({ "key": key, "resumed": resumed || on_trial }),
+        json!({ "key": key, "resumed": resumed }),
     )
     .await;
     if signed.json {
-        let resumed = resumed || on_trial;
         output::json(
             &json!({ "throttle": name, "key": key, "resumed": resumed, "forgot_rps": forgot }),
         )?;
     } else if let Some(rps) = forgot {
         say!("key {key:?} of {name} is resumed; its learned rate of {rps:.3}/s is reset");
-    } else if resumed {
+    } else if was_paused {
         say!("key {key:?} of {name} is resumed");
     } else if on_trial {
         say!("key {key:?} of {name} is resumed; it was on trial after a refusal");
