@@ -10,6 +10,7 @@ use super::exit::CliError;
 use super::given_text::given_text;
 use super::output;
 use super::output::say;
+use crate::api::http::long_integers::first_long_integer;
 use crate::app;
 use crate::jobs::SecretKeys;
 use crate::jobs::postgres::nonce;
@@ -57,6 +58,14 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         &text
     };
     let value: Value = serde_json::from_str(text).unwrap_or_else(|_| text.into());
+    // The problem does not quote the value, because it is a secret.
+    if !value.is_string() && first_long_integer(text.as_bytes()).is_some() {
+        bail!(CliError::Refused(
+            "value: has an integer of more than 64 bits, which would be rounded; allowed: integers of at most \
+             64 bits, and larger ones as texts, in double quotes; nothing was encrypted"
+                .to_owned()
+        ));
+    }
     let mut value = json!({ secret::PLAIN: value });
     keys.encrypt(&args.kind, &args.tenant, &mut value, nonce)
         .map_err(|issue| {

@@ -46,6 +46,15 @@ async fn a_secret_is_encrypted_by_every_command_and_shown_by_none() {
     let printed: Value = serde_json::from_str(&printed).unwrap();
     assert!(printed["$encrypted"].as_str().unwrap().starts_with("v1."));
     seen += &printed.to_string();
+    let long = "918273645546372819001";
+    let rounded = ["encrypt", "--kind", "http", long];
+    shell.refused(
+        &rounded,
+        4,
+        "value: has an integer of more than 64 bits, which would be rounded",
+    );
+    seen += &shell.run(&rounded).err;
+    shell.ok(&["encrypt", "--kind", "http", &format!("\"{long}\"")]);
     let sql = "select string_agg(t, ' ') from (select args::text from flyball.job
         union all select args::text from flyball.cron union all select callback::text from flyball.job_group
         union all select (a.*)::text from flyball.audit a) x(t)";
@@ -54,7 +63,7 @@ async fn a_secret_is_encrypted_by_every_command_and_shown_by_none() {
         .await
         .unwrap();
     seen += &stored;
-    for part in ["5up3r", "$secret"] {
+    for part in ["5up3r", "$secret", long] {
         assert!(!seen.contains(part), "{part}: {seen}");
     }
     assert!(!seen.contains(&key));
