@@ -21,7 +21,7 @@ use super::queued_digests::{DigestPlace, QUEUED_RULE, looks_again, queued};
 use super::rows::{inputs, sql_time};
 use super::statement::query_unprepared;
 use super::taken_items::{ItemsWanted, TakenItems, item_bytes, take_items, take_part};
-use super::unwanted_items::{FEWER, ItemChoices, take_unwanted};
+use super::unwanted_items::{ItemChoices, UnwantedItem, count_fewer, take_unwanted};
 use crate::jobs::Error;
 use crate::jobs::check::MAX_ARGS_BYTES;
 use crate::postgres::{Db, Transaction};
@@ -264,23 +264,15 @@ async fn close(
         let (first, found) = take_part(transaction, digest.id, most, BYTES_MAX, is_alone).await?;
         check_count(digest, found, most)?;
         let fewer = i32::try_from(first.jobs.len()).unwrap_or(i32::MAX);
-        let fewer = query(FEWER).bind(digest.id).bind(fewer);
-        fewer.execute(&mut *transaction).await?;
+        count_fewer(transaction, digest.id, fewer).await?;
         items.insert(digest.id, first);
     }
-    no_longer_pending(transaction, &due, &items).await?;
-    let mut left_out: HashMap<i64, TakenItems> = HashMap::new();
-    let mut ended: Vec<(i64, &str, &str)> = Vec::new();
-    for item in &unwanted {
-        let taken = left_out.entry(item.digest).or_default();
-        taken.jobs.push(item.job_id);
-        ended.push((
-            item.job_id,
-            UnsentReason::OptedOut.as_str(),
-            item.rule.as_str(),
-        ));
-    }
-    no_longer_pending(transaction, &due, &left_out).await?;
+    no_longer_pending(transaction, &due, &items, &unwanted).await?;
+    let opted_out = UnsentReason::OptedOut.as_str();
+    let mut ended: Vec<(i64, &str, &str)> = unwanted
+        .iter()
+        .map(|item| (item.job_id, opted_out, item.rule.as_str()))
+        .collect();
     for (digest, reason, rule) in &ending {
         let taken = items.remove(&digest.id).unwrap_or_default();
         ended.extend(taken.jobs.iter().map(|job| (*job, *reason, *rule)));
@@ -468,17 +460,19 @@ async fn no_longer_pending(
     connection: &mut Transaction,
     due: &[DueDigest],
     items: &HashMap<i64, TakenItems>,
+    unwanted: &[UnwantedItem],
 ) -> Result<(), Error> {
     let tenants: HashMap<i64, &str> = due
         .iter()
         .map(|digest| (digest.id, digest.tenant.as_str()))
         .collect();
-    let rows: Vec<(&str, i64)> = items
+    let taken = items
         .iter()
-        .flat_map(|(digest, taken)| {
-            let tenant = tenants.get(digest).copied().unwrap_or_default();
-            taken.jobs.iter().map(move |job| (tenant, *job))
-        })
+        .flat_map(|(digest, taken)| taken.jobs.iter().map(move |job| (*digest, *job)));
+    let left_out = unwanted.iter().map(|item| (item.digest, item.job_id));
+    let rows: Vec<(&str, i64)> = taken
+        .chain(left_out)
+        .map(|(digest, job)| (tenants.get(&digest).copied().unwrap_or_default(), job))
         .filter(|(tenant, _)| !tenant.is_empty())
         .collect();
     if rows.is_empty() {

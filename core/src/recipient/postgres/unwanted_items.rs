@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use sqlx::postgres::PgRow;
 use sqlx::{Row, query};
 
 use super::digest_messages::DueDigest;
@@ -95,11 +96,7 @@ pub(super) async fn take_unwanted(
         .await?;
     let mut unwanted: BTreeMap<ItemTopic, String> = BTreeMap::new();
     for row in &rows {
-        let topic: ItemTopic = (
-            row.try_get("digest_id")?,
-            row.try_get("category")?,
-            row.try_get("template")?,
-        );
+        let topic = topic(row)?;
         let choices = choices.get(&topic.0);
         let rule =
             choices.and_then(|one| one.against(rules, topic.1.as_deref(), topic.2.as_deref()));
@@ -129,11 +126,7 @@ pub(super) async fn take_unwanted(
     let mut items = Vec::with_capacity(taken.len());
     let mut counts: HashMap<i64, i32> = HashMap::new();
     for row in &taken {
-        let topic: ItemTopic = (
-            row.try_get("digest_id")?,
-            row.try_get("category")?,
-            row.try_get("template")?,
-        );
+        let topic = topic(row)?;
         *counts.entry(topic.0).or_default() += 1;
         items.push(UnwantedItem {
             digest: topic.0,
@@ -143,10 +136,28 @@ pub(super) async fn take_unwanted(
     }
     for digest in due {
         if let Some(count) = counts.get(&digest.id) {
-            let fewer = query(FEWER).bind(digest.id).bind(*count);
-            fewer.execute(&mut *connection).await?;
+            count_fewer(connection, digest.id, *count).await?;
             digest.items -= count;
         }
     }
     Ok(items)
+}
+
+/// Counts the items that were taken out of a digest no longer.
+pub(super) async fn count_fewer(
+    connection: &mut Transaction,
+    digest: i64,
+    fewer: i32,
+) -> Result<(), Error> {
+    let counted = query(FEWER).bind(digest).bind(fewer);
+    counted.execute(connection).await?;
+    Ok(())
+}
+
+fn topic(row: &PgRow) -> Result<ItemTopic, sqlx::Error> {
+    Ok((
+        row.try_get("digest_id")?,
+        row.try_get("category")?,
+        row.try_get("template")?,
+    ))
 }
