@@ -308,12 +308,13 @@ impl<'a> Walk<'a> {
             );
         }
         let category = self.policy.rules.category(message.category);
-        let choice = |profile: &'a Profile| {
-            let preferences = &profile.preferences;
-            preferences.choice(message.channel, message.category, message.template)
-        };
-        let choice = choice(self.policy.profile).or_else(|| choice(self.policy.defaults));
-        if let Some(choice) = choice.filter(|choice| !choice.wanted && !category.mandatory) {
+        let opt_out = self.policy.profile.preferences.opt_out(
+            &self.policy.defaults.preferences,
+            message.channel,
+            message.category,
+            message.template,
+        );
+        if let Some(choice) = opt_out.filter(|_| !category.mandatory) {
             let rule = choice.to_string();
             return end(MessageGate::Preferences, UnsentReason::OptedOut, rule);
         }

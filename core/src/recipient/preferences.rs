@@ -54,6 +54,20 @@ impl Preferences {
         };
         self.0.iter().filter(is_meant).max_by_key(narrowness)
     }
+
+    /// Returns the choice of a recipient against a message. If it has none about the message, that
+    /// of its tenant in `defaults` counts.
+    pub fn opt_out<'a>(
+        &'a self,
+        defaults: &'a Self,
+        channel: Channel,
+        category: &str,
+        template: Option<&str>,
+    ) -> Option<&'a Preference> {
+        let own = self.choice(channel, category, template);
+        own.or_else(|| defaults.choice(channel, category, template))
+            .filter(|choice| !choice.wanted)
+    }
 }
 
 impl std::fmt::Display for Preference {

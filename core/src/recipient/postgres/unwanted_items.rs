@@ -12,7 +12,7 @@ use crate::jobs::Error;
 use crate::postgres::Transaction;
 use crate::providers::Channel;
 use crate::recipient::fields::USUAL_CATEGORY;
-use crate::recipient::preferences::Preferences;
+use crate::recipient::preferences::{Preference, Preferences};
 use crate::recipient::rules::RecipientRules;
 
 pub(super) const TOPICS: &str = "
@@ -61,12 +61,10 @@ impl ItemChoices {
         template: Option<&str>,
     ) -> Option<String> {
         let category = category.unwrap_or(USUAL_CATEGORY);
-        let choice = |all: &Preferences| {
-            let choice = all.choice(self.channel, category, template)?;
-            Some((choice.wanted, choice.to_string()))
-        };
-        let (wanted, rule) = choice(&self.own).or_else(|| choice(&self.defaults))?;
-        (!wanted && !rules.category(category).mandatory).then_some(rule)
+        let opt_out = (self.own).opt_out(&self.defaults, self.channel, category, template);
+        opt_out
+            .filter(|_| !rules.category(category).mandatory)
+            .map(Preference::to_string)
     }
 }
 
