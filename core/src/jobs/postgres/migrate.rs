@@ -144,11 +144,7 @@ impl Queue {
                 Schema::TooNew(*newest)
             }));
         }
-        let missing = MIGRATOR
-            .iter()
-            .filter(|migration| !run.contains_key(&migration.version))
-            .count();
-        Ok(Some(match (run.is_empty(), missing) {
+        Ok(Some(match (run.is_empty(), pending(&run).count()) {
             (true, _) => Schema::Missing,
             (false, 0) => Schema::Current,
             (false, missing) => Schema::Older(missing),
@@ -203,10 +199,7 @@ impl Queue {
             .execute(&mut *transaction)
             .await?;
         let applied = applied(&mut transaction).await?;
-        let are_applied = MIGRATOR.iter().all(|migration| {
-            let checksum = applied.get(&migration.version);
-            checksum.is_some_and(|checksum| **checksum == *migration.checksum)
-        });
+        let are_applied = first_other(&applied).is_none() && pending(&applied).next().is_none();
         let is_beside = !applied.keys().any(|version| is_unknown(*version))
             || is_served(oldest_program(&mut *transaction).await?);
         transaction.commit().await?;
@@ -230,14 +223,12 @@ impl Queue {
         {
             return Err(MigrateError::VersionMissing(*version));
         }
-        let pending = MIGRATOR
-            .iter()
-            .find(|migration| !applied.contains_key(&migration.version));
-        if let Some(migration) = pending {
+        let next = pending(&applied).next();
+        if let Some(migration) = next {
             apply(&mut transaction, migration).await?;
         }
         transaction.commit().await?;
-        Ok(pending.is_some())
+        Ok(next.is_some())
     }
 }
 
@@ -247,6 +238,12 @@ fn gave_way(error: &MigrateError) -> bool {
         MigrateError::Execute(cause) | MigrateError::ExecuteMigration(cause, _) => is_locked(cause),
         _ => false,
     }
+}
+
+/// Returns the migrations of this program that are not applied, in their order.
+fn pending(applied: &BTreeMap<i64, Vec<u8>>) -> impl Iterator<Item = &'static Migration> {
+    let migrations = MIGRATOR.iter();
+    migrations.filter(move |migration| !applied.contains_key(&migration.version))
 }
 
 /// Returns the first migration of this program that was applied with another text.
