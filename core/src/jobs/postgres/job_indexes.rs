@@ -17,11 +17,9 @@ const TRACE: &str = "job_by_trace";
 /// The most added indexes, because each is written with every job.
 const INDEXES_MAX: i64 = 8;
 
-/// The time that a lock is waited for: all claims and producers would wait behind it.
-const LOCK_TIMEOUT: &str = "set lock_timeout = '100ms'";
-
-/// The settings of the session. An index with a function that somebody has planted in another schema
-/// would call it with the rights of the schema's owner for each job.
+/// The settings of the session. A lock is waited for a short time, because all claims and producers
+/// would wait behind it. An index with a function that somebody has planted in another schema would
+/// call it with the rights of the schema's owner for each job.
 const SESSION: &str = "set search_path = pg_catalog, pg_temp; set lock_timeout = '100ms'";
 
 /// The attempts at a lock, and the pause between two of them.
@@ -114,7 +112,7 @@ impl Queue {
             // it has all the time it needs; broken off, it would leave a part that is not valid.
             run(&session, "set lock_timeout = 0").await?;
             let built = run(&session, &built).await;
-            run(&session, LOCK_TIMEOUT).await?;
+            run(&session, SESSION).await?;
             match built {
                 // The day was removed meanwhile.
                 Err(error) if is_gone(&error) => continue,
