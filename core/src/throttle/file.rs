@@ -138,20 +138,19 @@ fn knobs(tables: &mut Reader<'_>, throttle: &Name) -> Option<BTreeMap<String, St
         let value = fields.get(name)?.clone();
         Some((name.to_owned(), value))
     });
-    match Knobs::check(&given.collect()) {
-        Ok(texts) => {
-            let paused = texts.get("paused").and_then(Option::as_deref);
-            if throttle.is_pattern() && paused == Some("1") {
-                fields.wrong("paused", rules::PAUSED_PATTERN);
-                return None;
-            }
-            Some(
-                texts
-                    .into_iter()
-                    .filter_map(|(field, text)| Some((field, text?)))
-                    .collect(),
-            )
+    let checked = Knobs::check(&given.collect()).and_then(|texts| {
+        match rules::paused_pattern(throttle, &texts) {
+            Some(problem) => Err(vec![problem]),
+            None => Ok(texts),
         }
+    });
+    match checked {
+        Ok(texts) => Some(
+            texts
+                .into_iter()
+                .filter_map(|(field, text)| Some((field, text?)))
+                .collect(),
+        ),
         Err(problems) => {
             for problem in problems {
                 fields.wrong(&problem.field, problem.message);

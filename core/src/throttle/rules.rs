@@ -3,6 +3,8 @@
 //! One table drives the reading of the hash, the checks at the entry points and
 //! `docs/reference/knobs.md`.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 
 use super::Name;
@@ -376,8 +378,18 @@ impl Knob {
     }
 }
 
-/// The refusal to pause a pattern: nothing takes tokens from it, so a pause of it stops nothing.
-pub(super) const PAUSED_PATTERN: &str = "must be 0 for a pattern: each of its throttles is paused by itself; an rps of 0 stops those that follow it";
+/// Returns the problem of texts that pause a pattern: nothing takes tokens from it, so a pause of it
+/// stops nothing.
+pub(super) fn paused_pattern(
+    throttle: &Name,
+    texts: &BTreeMap<String, Option<String>>,
+) -> Option<KnobProblem> {
+    let pauses = matches!(texts.get("paused"), Some(Some(text)) if text == "1");
+    (pauses && throttle.is_pattern()).then(|| KnobProblem {
+        field: "paused".to_owned(),
+        message: "must be 0 for a pattern: each of its throttles is paused by itself; an rps of 0 stops those that follow it".to_owned(),
+    })
+}
 
 /// Returns the problem of a `min` above `max`.
 pub fn min_above_max(min: f64, max: f64) -> KnobProblem {

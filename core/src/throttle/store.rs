@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 
 use super::rolling_window::WindowUsage;
-use super::rules::{KnobProblem, PAUSED_PATTERN};
+use super::rules::{KnobProblem, paused_pattern};
 use super::{
     AcquireRequest, AcquireResponse, Grant, Holder, KeyOutcomes, KeyState, Name, RateLimit,
     RefusalEffect, Status, UpstreamRefusal, WrittenKnobs,
@@ -89,14 +89,10 @@ impl Change {
 
     /// Refuses to pause a pattern. One that was paused before is restored as it was.
     pub(super) fn check_pause(&self, throttle: &Name) -> Result<(), Error> {
-        let pauses = matches!(self.fields.get("paused"), Some(Some(text)) if text == "1");
-        if !pauses || self.restores || !throttle.is_pattern() {
-            return Ok(());
+        match paused_pattern(throttle, &self.fields) {
+            Some(problem) if !self.restores => Err(Error::Invalid(vec![problem])),
+            _ => Ok(()),
         }
-        Err(Error::Invalid(vec![KnobProblem {
-            field: "paused".to_owned(),
-            message: PAUSED_PATTERN.to_owned(),
-        }]))
     }
 }
 
