@@ -45,6 +45,7 @@ async fn judge(
     stop: Option<StopReason>,
     handler: Option<&dyn Handler>,
 ) -> Ending {
+    let is_overload = matches!(outcome, Outcome::Overloaded { .. });
     match (outcome, stop) {
         (Outcome::Done, _) => Ending::Completed,
         (Outcome::Dead { error }, _) => Ending::Dead { error },
@@ -66,19 +67,8 @@ async fn judge(
                 scope,
                 delay,
                 error,
-            },
-            _,
-        ) => {
-            let refusal = JobRefusal {
-                scope,
-                is_overload: false,
-                delay,
-                error,
-            };
-            throttled(shared, job, lane_id, refusal, stop).await
-        }
-        (
-            Outcome::Overloaded {
+            }
+            | Outcome::Overloaded {
                 scope,
                 delay,
                 error,
@@ -87,7 +77,7 @@ async fn judge(
         ) => {
             let refusal = JobRefusal {
                 scope,
-                is_overload: true,
+                is_overload,
                 delay,
                 error,
             };
