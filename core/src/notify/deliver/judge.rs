@@ -20,7 +20,7 @@ impl DeliveryRun<'_> {
         is_cut: bool,
         failures: &mut usize,
     ) -> Option<Result<Outcome, Outcome>> {
-        let accounts = self.handle.accounts.clone();
+        let accounts = &self.handle.accounts;
         let quota = answer.quota;
         match answer.sent {
             Sent::Delivered { provider_id } => {

@@ -45,7 +45,7 @@ impl DeliveryRun<'_> {
             texts,
             Some(self.deadline_s),
         );
-        let accounts = self.handle.accounts.clone();
+        let accounts = &self.handle.accounts;
         let mut tried = Vec::new();
         let mut failures = 0;
         loop {
@@ -85,7 +85,7 @@ impl DeliveryRun<'_> {
         held: &AccountLease,
         message: &Message,
     ) -> Result<AccountAnswer, Outcome> {
-        let accounts = self.handle.accounts.clone();
+        let accounts = &self.handle.accounts;
         let driver = &self.handle.drivers[held.at];
         let issues = driver.check(message);
         if !issues.is_empty() {
