@@ -438,11 +438,11 @@ begin
     if (throttle is not null or key is not null) and job.throttle = 'webhooks'
         and job.key not in ('', coalesce(tenant, case when not flyball.is_operator() then flyball.caller_tenant() end))
     then
-        raise exception using errcode = '22023', column = 'key', hint = 'Nothing was changed.',
-            message = 'update: key: names the calls of others in throttle "webhooks"; leave it empty, or name a throttle of your own';
+        perform flyball.refuse('update', 'key',
+            'names the calls of others in throttle "webhooks"; leave it empty, or name a throttle of your own');
     elsif job.kind = 'notification' and cost > 10 and (tenant is not null or not flyball.is_operator()) then
-        raise exception using errcode = '22023', column = 'cost', hint = 'Nothing was changed.',
-            message = format('update: cost: is %s; a message costs at most 10 tokens, unless an operator enqueues it', cost);
+        perform flyball.refuse('update', 'cost',
+            format('is %s; a message costs at most 10 tokens, unless an operator enqueues it', cost));
     end if;
     job.lane_id := flyball.lane_of(job.throttle, job.key);
     job.priority := coalesce(priority, old.priority);
