@@ -730,7 +730,7 @@ begin
     end if;
 end $$;
 
--- Returns what is wrong with the name of a lane, by the rules of enqueue; or nothing.
+-- Refuses the name of a lane, by the rules of enqueue.
 create function flyball.check_lane(what text, throttle text, key text) returns void
 language plpgsql as $$
 begin

@@ -34,7 +34,7 @@ end $$;
 create function flyball.check_reads_all(what text) returns void
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set standard_conforming_strings = on as $$
 begin
-    if not flyball.is_operator() and (flyball.role_tenant()).tenant is not null then
+    if flyball.bound_tenant() is not null then
         raise exception using errcode = '42501',
             message = format('%s: concerns all tenants, and role %s is bound to one', what, to_json(flyball.caller()));
     end if;
