@@ -906,7 +906,7 @@ begin
                 and octet_length(args::text) <= 262144
                 and throttle ~ '^[A-Za-z0-9._/:{}-]+$' and octet_length(throttle) <= 128 and left(throttle, 4) <> 'api:'
                 and left(throttle, 6) <> 'limit:'
-                and left(throttle, 7) not in ('notify:', 'tenant:') and (kind <> 'notification' or flyball.caller_tenant() = ''
+                and left(throttle, 7) <> 'tenant:' and (kind <> 'notification' or flyball.caller_tenant() = ''
                     and not flyball.needs_plan(kind, args))
                 and not flyball.is_of_admission(throttle)
                 and right(throttle, 9) <> ':accounts' and throttle <> 'flyball:alerts' and (throttle <> 'webhooks' or key = '')
@@ -1083,10 +1083,10 @@ begin
         and case when throttles[1] = all (throttles) then throttles[1] ~ '^[A-Za-z0-9._/:{}-]+$' and octet_length(throttles[1]) <= 128
                       and not flyball.is_of_admission(throttles[1])
                       and (trusted or left(throttles[1], 4) <> 'api:' and left(throttles[1], 6) <> 'limit:'
-                          and left(throttles[1], 7) not in ('notify:', 'tenant:'))
+                          and left(throttles[1], 7) <> 'tenant:')
                  else true = all (select t ~ '^[A-Za-z0-9._/:{}-]+$' and octet_length(t) <= 128 and not flyball.is_of_admission(t)
                                       and (trusted or left(t, 4) <> 'api:' and left(t, 6) <> 'limit:'
-                                          and left(t, 7) not in ('notify:', 'tenant:'))
+                                          and left(t, 7) <> 'tenant:')
                                   from (select distinct unnest(throttles) as t) as t) end
         and (trusted or 'webhooks' <> all (throttles) and 'flyball:alerts' <> all (throttles) and not exists (
             select from (select distinct unnest(throttles) as name) as t
