@@ -684,10 +684,8 @@ begin
         perform flyball.refuse(what, 'created_after', format('is %s, which is not before created_before, %s',
             result.created_after, result.created_before));
     end if;
-    result.states := case filter ->> 'state' when 'ended' then array['completed', 'cancelled', 'dead'] else array[filter ->> 'state'] end;
-    if filter ->> 'state' is null then
-        result.states := null;
-    end if;
+    result.states := case when filter ->> 'state' = 'ended' then array['completed', 'cancelled', 'dead']
+        when filter ->> 'state' is not null then array[filter ->> 'state'] end;
     result.kind := filter ->> 'kind';
     result.throttle := filter ->> 'throttle';
     result.key := filter ->> 'key';
