@@ -58,7 +58,8 @@ begin
     end loop;
 end $$;
 
--- Enqueues the job that enqueues the messages of a batch. The batch knows its job.
+-- Enqueues the job that enqueues the messages of a batch. The batch knows its job, and since when
+-- it waits for it.
 create function flyball.enqueue_expansion(batch_id bigint) returns void
 language plpgsql volatile as $$
 #variable_conflict use_column
@@ -70,7 +71,7 @@ begin
         array['default'], array[''], array[1], array[null::timestamptz], array[20], array['batch:' || enqueue_expansion.batch_id],
         array[null::float8], array[1::float8], array[null::text], array[null::float8], array[null::float8], array[null::float8],
         array[false]) e;
-    update flyball.batch b set expansion_job_id = expansion where b.id = enqueue_expansion.batch_id;
+    update flyball.batch b set expansion_job_id = expansion, updated_at = now() where b.id = enqueue_expansion.batch_id;
 end $$;
 
 -- Accepts a batch for an entry point that knows the sender. Up to 100 recipients are enqueued at
@@ -488,7 +489,6 @@ begin
             ended := ended + 1;
         elsif fate in ('completed', 'deleted') then
             perform flyball.enqueue_expansion(batch.id);
-            update flyball.batch b set updated_at = now() where b.id = batch.id;
             enqueued := enqueued + 1;
         end if;
     end loop;
