@@ -47,10 +47,10 @@ pub async fn preview(
         return Err(Problem::fields(Code::InvalidQuery, query.errors));
     }
     let expression = expression.unwrap_or_default();
-    let timing = match Timing::new(&expression, &time_zone) {
+    let timing = match Timing::checked(&expression, &time_zone) {
         Ok(timing) => timing,
-        Err(_) => {
-            for problem in Timing::problems(&expression, &time_zone) {
+        Err(problems) => {
+            for problem in problems {
                 query.wrong(problem.field, problem.message);
             }
             return Err(Problem::fields(Code::InvalidQuery, query.errors));

@@ -150,10 +150,10 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
 /// Refuses a wrong expression without a database.
 fn check_expression(next: &NextArgs) -> Result<(), cron::Error> {
     match &next.expression {
-        Some(expression) if Timing::new(expression, &next.time_zone).is_err() => Err(
-            cron::Error::Invalid(Timing::problems(expression, &next.time_zone)),
-        ),
-        _ => Ok(()),
+        Some(expression) => Timing::checked(expression, &next.time_zone)
+            .map(drop)
+            .map_err(cron::Error::Invalid),
+        None => Ok(()),
     }
 }
 
@@ -376,8 +376,8 @@ async fn turn(queue: &Queue, schedules: &Schedules, one: One, paused: bool) -> a
 async fn preview(schedules: &Schedules, next: NextArgs) -> anyhow::Result<()> {
     let (expression, time_zone, upcoming, problem) = match (next.expression, next.name) {
         (Some(expression), _) => {
-            let timing = Timing::new(&expression, &next.time_zone)
-                .map_err(|bad| cron::Error::Invalid(vec![bad]))?;
+            let timing =
+                Timing::checked(&expression, &next.time_zone).map_err(cron::Error::Invalid)?;
             let upcoming = timing.preview(schedules.now().await?);
             (expression, next.time_zone, upcoming, None)
         }

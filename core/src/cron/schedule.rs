@@ -275,6 +275,16 @@ impl Timing {
         expression.into_iter().chain(zone).collect()
     }
 
+    /// Parses a timing that is not stored yet, with the checks of a new schedule; fails with every
+    /// problem.
+    pub fn checked(expression: &str, time_zone: &str) -> Result<Self, Vec<ScheduleProblem>> {
+        let problems = Self::problems(expression, time_zone);
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        Self::new(expression, time_zone).map_err(|problem| vec![problem])
+    }
+
     /// Returns the first occurrence after `after`.
     pub fn next_after(&self, after: Timestamp) -> Option<Timestamp> {
         self.expression.next_after(&self.zone, after)

@@ -124,6 +124,7 @@ fn everything_that_is_wrong_with_a_schedule_is_reported_at_once() {
     assert_eq!(Timing::problems("@daily", "Europe/Berlin"), []);
     for zone in ["localtime", "Factory", "posixrules", "posix/UTC"] {
         assert_eq!(Timing::problems("@daily", zone).len(), 1, "{zone}");
+        assert!(Timing::checked("@daily", zone).is_err(), "{zone}");
     }
 
     let zone = Timing::new("@daily", "Europe/Atlantis").unwrap_err();

@@ -126,6 +126,9 @@ async fn a_process_serves_schedules_over_http_and_runs_them() {
     assert_eq!(refused.status(), 422);
     let refused: Value = refused.json().await.unwrap();
     assert_eq!(refused["errors"][0]["pointer"], "/expression");
+    let url = format!("{base}/../cron-next?expression=@daily&time_zone=posixrules");
+    let preview = client.get(url).send().await.unwrap();
+    assert_eq!(preview.status(), 400, "a schedule could not have this zone");
     let all: Value = client
         .get(&base)
         .send()
@@ -294,6 +297,18 @@ async fn the_command_line_has_the_same_schedules() {
             vec!["cron", "next", "--expression", "* *"],
             4,
             "has 2 fields",
+        ),
+        (
+            vec![
+                "cron",
+                "next",
+                "--expression",
+                "@daily",
+                "--time-zone",
+                "localtime",
+            ],
+            4,
+            "time_zone: \"localtime\" is not",
         ),
         (
             vec![
