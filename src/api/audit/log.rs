@@ -1,5 +1,7 @@
 //! The audit log: the author, the time, the content and the reason of each change.
 
+use std::time::Duration;
+
 use axum::extract::{Query as Pairs, State};
 use axum::{Extension, Json};
 use serde::Serialize;
@@ -10,8 +12,9 @@ use crate::api::http::caller::Caller;
 use crate::api::http::lagging::read_list;
 use crate::api::http::problem::{Code, Problem};
 use crate::api::http::query::{PAGE_MAX, Query};
-use crate::api::http::timeout::{ROW_TIMEOUT, with_timeout};
+use crate::api::http::timeout::ROW_TIMEOUT;
 use crate::api::postgres;
+use crate::api::read_error::ReadError;
 use crate::jobs::Queue;
 
 /// The last changes.
@@ -37,18 +40,33 @@ pub async fn note(queue: &Queue, entry: &AuditEntry) -> Option<String> {
 
 /// Writes an entry, or a line of the log in its place; returns false in that case.
 async fn write(queue: Queue, entry: AuditEntry) -> bool {
-    let written = with_timeout(ROW_TIMEOUT, postgres::write_audit(&queue.pool, &entry));
-    let Err(problem) = written.await else {
+    let written = within(ROW_TIMEOUT, postgres::write_audit(&queue.pool, &entry));
+    let Err(reason) = written.await else {
         return true;
     };
     tracing::error!(
-        reason = problem.detail,
+        reason,
         actor = entry.actor,
         action = entry.action,
         subject = entry.subject,
         "a change was made but not written to the audit log"
     );
     false
+}
+
+/// Waits for the write of an entry; fails with the reason in the words of the log. Those of a
+/// problem say what became of a request's change, and the change of an entry was made before.
+async fn within(
+    limit: Duration,
+    write: impl Future<Output = Result<(), ReadError>>,
+) -> Result<(), String> {
+    match tokio::time::timeout(limit, write).await {
+        Ok(written) => written.map_err(|error| error.to_string()),
+        Err(_) => Err(format!(
+            "Postgres did not answer within {} s",
+            limit.as_secs()
+        )),
+    }
 }
 
 /// Lists the last changes.
@@ -69,4 +87,22 @@ pub async fn list(
     let read = |queue: Queue| async move { postgres::read_audit(&queue.pool, tenant, limit).await };
     let entries = read_list(&queue, read).await?;
     Ok(Json(Audit { entries }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_reason_for_a_missing_entry_says_nothing_about_the_change() {
+        let read_only = async { Err(ReadError::Lost("the database is read-only".to_owned())) };
+        let refused = within(ROW_TIMEOUT, read_only).await;
+        assert_eq!(
+            refused,
+            Err("Postgres did not answer: the database is read-only".to_owned())
+        );
+        let late = within(Duration::ZERO, std::future::pending()).await;
+        assert_eq!(late, Err("Postgres did not answer within 0 s".to_owned()));
+        assert_eq!(within(ROW_TIMEOUT, async { Ok(()) }).await, Ok(()));
+    }
 }
