@@ -296,10 +296,10 @@ test('what_is_refused_is_told_with_its_reason_and_what_is_lost_with_its_age', ()
   assert.equal(awayText(state, server({ stream: 'an old reason' }), NOW), null, 'a stream that is there is not refused');
   const hung = server({ queue: 'Postgres did not answer within 4 s' });
   state.depthAge = 130;
-  assert.match(queueText(state, hung), /neither accepted nor started.* counts of jobs are 2 min old.* says: Postgres did not answer within 4 s\.$/);
+  assert.match(queueText(state, hung), /neither accepted nor started.* counts of jobs are 2 min old, and lists no newer\. The server says: Postgres did not answer within 4 s\.$/);
   assert.deepEqual([phaseOf(state, hung, NOW).text, queueText(state, server())], ['live, without Postgres', null]);
   state.queueUnwritable = true;
-  assert.match(queueText(state, server()), /neither accepted nor started.*flyball doctor says why\.$/);
+  assert.match(queueText(state, server()), /neither accepted nor started.* counts of jobs are 2 min old\. flyball doctor says why\.$/);
   assert.match(queueText(state, hung), /says: Postgres did not answer within 4 s\.$/, 'no answer comes before no writes');
   assert.equal(phaseOf(state, server(), NOW).text, 'live, without writes to Postgres');
   state.storeLost = true;

@@ -84,7 +84,8 @@ export function queueText(state, server) {
   const { phase, depthAge } = state;
   const { queue } = server.refused;
   if (!isQueueLost(state, server) || phase === 'unauthorized') return null;
-  const counts = depthAge === null ? '' : ` The counts of jobs are ${duration(depthAge)} old, and lists no newer.`;
+  // Lists are read while only writes are refused.
+  const counts = depthAge === null ? '' : ` The counts of jobs are ${duration(depthAge)} old${queue ? ', and lists no newer' : ''}.`;
   const cause = queue ? `The server says: ${sentence(queue)}` : 'flyball doctor says why.';
   return `Meanwhile jobs are neither accepted nor started, running ones continue, and workers cannot report that they live.${counts} ${cause}`;
 }
