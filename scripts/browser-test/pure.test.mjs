@@ -302,6 +302,9 @@ test('an_edit_says_what_was_done', () => {
   assert.equal(editText(entry('throttle.set', { before: { rps: 30 }, after: { rps: 33 } })), 'rps 30 → 33');
   assert.equal(editText(entry('throttle.delete', { before: { rps: 30, by: 'ann' }, after: null })), 'deleted');
   assert.equal(editText(entry('throttle.pause', { before: { paused: false }, after: { paused: true } })), 'paused');
+  assert.equal(editText(entry('throttle.pause', { before: { paused: null }, after: { paused: '1' } })), 'paused');
+  assert.equal(editText(entry('throttle.resume', { before: { paused: '1' }, after: { paused: '0' } })), 'resumed');
+  assert.equal(editText(entry('throttle.set', { before: { paused: null }, after: { paused: '0' } })), 'resumed');
   assert.equal(editText(entry('job.cancel')), 'cancelled');
   assert.equal(editText(entry('some_new.thing')), 'some new thing');
 });

@@ -54,7 +54,8 @@ export function verb(action) {
  */
 export function editText(entry) {
   const parts = changes(entry.before, entry.after).map(({ name, from, to }) => {
-    if (name === 'paused') return to ? 'paused' : 'resumed';
+    // A knob is recorded as its text in Redis, so its 0 is no false.
+    if (name === 'paused') return ['1', 'true'].includes(String(to)) ? 'paused' : 'resumed';
     if (from === undefined || from === null) return `${name} ${knobValue(name, to)}`;
     return `${name} ${knobValue(name, from)} → ${knobValue(name, to)}`;
   });
