@@ -5,7 +5,11 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use der::asn1::Any;
+use der::{Decode as _, Encode as _};
 use flyball_fakes::{Events, Fake, FakeOptions, FakeProvider, PlannedEvent};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
 use serde_json::{Value, json};
 
 use super::fixture::{LONG, SID, client, mailbox, secrets, twilio};
@@ -130,9 +134,9 @@ async fn sns_asks_first_and_signs_with_the_key_of_the_certificate_that_it_serves
         .text()
         .await
         .unwrap();
-    let (_, pem) = x509_parser::pem::parse_x509_pem(pem.as_bytes()).unwrap();
-    let certificate = pem.parse_x509().unwrap();
-    let key = &certificate.public_key().subject_public_key.data;
+    let certificate = CertificateDer::from_pem_slice(pem.as_bytes()).unwrap();
+    let signed = Vec::<Any>::from_der(&certificate).unwrap().remove(0);
+    let key = signed.decode_as::<Vec<Any>>().unwrap()[6].to_der().unwrap();
     let key = aws_lc_rs::signature::UnparsedPublicKey::new(
         &aws_lc_rs::signature::RSA_PKCS1_2048_8192_SHA256,
         key,

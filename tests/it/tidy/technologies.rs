@@ -48,6 +48,7 @@ const TECHNOLOGIES: &[(&str, &[&str])] = &[
     ("comfy_table", &["cli/output.rs"]),
     ("flyball_core", &["lib.rs"]),
     ("foldhash", &["runner/ids.rs"]),
+    ("der", &["providers/events/"]),
     ("h2", &["providers/apns/connections.rs"]),
     ("http", &["outbound/hyper.rs", "providers/apns/"]),
     ("http_body_util", &["outbound/hyper.rs", "providers/apns/"]),
@@ -199,7 +200,6 @@ const TECHNOLOGIES: &[(&str, &[&str])] = &[
         ],
     ),
     ("utoipa_axum", &["api/"]),
-    ("x509_parser", &["providers/events/"]),
 ];
 
 /// Libraries that every file may use.

@@ -11,17 +11,12 @@ use rustls::client::danger::ServerCertVerifier;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls_platform_verifier::Verifier;
 use url::Url;
-use x509_parser::extensions::{GeneralName, ParsedExtension};
-use x509_parser::pem::Pem;
-use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::super::RejectedWebhook;
+use super::certificate::{self, Certificate};
 
 /// A verifier that decides whether a chain ends at a trusted authority.
 pub type Authorities = Arc<dyn ServerCertVerifier>;
-
-/// The beginning of a PEM certificate; Amazon puts nothing before it.
-const BEGINS: &[u8] = b"-----BEGIN CERTIFICATE-----";
 
 /// The domain of Amazon's certificate authority.
 const AUTHORITY: &str = "amazontrust.com";
@@ -45,16 +40,9 @@ pub struct CertificateChain(Vec<CertificateDer<'static>>);
 impl CertificateChain {
     /// Parses the served text, which must begin with a certificate.
     pub fn read(served: &[u8]) -> Result<Self, RejectedWebhook> {
-        if !served.starts_with(BEGINS) {
-            return Err(wrong("the certificate cannot be read"));
-        }
-        let all: Result<Vec<_>, _> = Pem::iter_from_buffer(served).take(5).collect();
-        let all = all.map_err(|_| wrong("the certificate cannot be read"))?;
-        Ok(Self(
-            all.into_iter()
-                .map(|pem| CertificateDer::from(pem.contents))
-                .collect(),
-        ))
+        certificate::from_pem(served)
+            .map(Self)
+            .ok_or_else(|| wrong("the certificate cannot be read"))
     }
 
     /// Returns the URL of the issuer's certificate, if that was not served and is on Amazon's
@@ -63,21 +51,7 @@ impl CertificateChain {
         let [only] = self.0.as_slice() else {
             return None;
         };
-        let (_, certificate) = X509Certificate::from_der(only).ok()?;
-        let mut places = certificate.extensions().iter().filter_map(|extension| {
-            match extension.parsed_extension() {
-                ParsedExtension::AuthorityInfoAccess(access) => Some(access.accessdescs.iter()),
-                _ => None,
-            }
-        });
-        let is_issuer = |method: &str| method == "1.3.6.1.5.5.7.48.2";
-        let place = places
-            .by_ref()
-            .flatten()
-            .find(|place| is_issuer(&place.access_method.to_id_string()))?;
-        let GeneralName::URI(text) = place.access_location else {
-            return None;
-        };
+        let text = Certificate::from_der(only)?.issuer_url()?;
         let url = Url::parse(text).ok()?;
         let is_amazons = url.host_str().is_some_and(|host| {
             host.strip_suffix(AUTHORITY)

@@ -15,11 +15,10 @@ use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use serde::Deserialize;
 use url::{Host, Url};
-use x509_parser::pem::parse_x509_pem;
-use x509_parser::time::ASN1Time;
 
 use super::super::{Account, InvalidAccount, RejectedWebhook, invalid_account};
 use super::age;
+use super::certificate::{self, Certificate};
 
 /// The account setting for the topic whose notices are accepted.
 const TOPIC: &str = "sns_topic_arn";
@@ -148,14 +147,12 @@ impl Envelope {
 /// Returns the key of a certificate that is valid now, in PEM with nothing before it.
 fn public_key(certificate: &[u8], now_s: i64) -> Result<Vec<u8>, RejectedWebhook> {
     let unreadable = || wrong("the certificate cannot be read");
-    if !certificate.starts_with(b"-----BEGIN CERTIFICATE-----") {
-        return Err(unreadable());
-    }
-    let (_, pem) = parse_x509_pem(certificate).map_err(|_| unreadable())?;
-    let certificate = pem.parse_x509().map_err(|_| unreadable())?;
-    let now = ASN1Time::from_timestamp(now_s).map_err(|_| unreadable())?;
-    match certificate.validity().is_valid_at(now) {
-        true => Ok(certificate.public_key().subject_public_key.data.to_vec()),
+    let served = certificate::from_pem(certificate).ok_or_else(unreadable)?;
+    let first = served.first().ok_or_else(unreadable)?;
+    let certificate = Certificate::from_der(first).ok_or_else(unreadable)?;
+    let now_s = u64::try_from(now_s).map_err(|_| unreadable())?;
+    match certificate.valid_s.contains(&now_s) {
+        true => Ok(certificate.public_key.to_vec()),
         false => Err(wrong("the certificate has expired, or is not valid yet")),
     }
 }

@@ -5,6 +5,7 @@
 //! links, are ignored.
 
 pub mod age;
+mod certificate;
 pub mod chain;
 pub mod envelope;
 pub mod mailgun;

@@ -9,14 +9,12 @@ use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1, UnparsedPublicKey};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
-use x509_parser::prelude::FromDer as _;
-use x509_parser::x509::SubjectPublicKeyInfo;
 
 use super::super::{
     Account, EventKind, InvalidAccount, ProviderEvent, RejectedWebhook, WebhookRequest,
     invalid_account, words,
 };
-use super::age;
+use super::{age, certificate};
 
 /// The account setting that holds the public key.
 const KEY: &str = "webhook_public_key";
@@ -42,9 +40,8 @@ fn point(text: &str) -> Option<Vec<u8>> {
     let der = STANDARD
         .decode(lines.flat_map(str::split_whitespace).collect::<String>())
         .ok()?;
-    let (_, info) = SubjectPublicKeyInfo::from_der(&der).ok()?;
-    let point = info.subject_public_key.data.into_owned();
-    (point.len() == 65 && point.first() == Some(&4)).then_some(point)
+    let point = certificate::public_key(&der)?;
+    (point.len() == 65 && point.first() == Some(&4)).then(|| point.to_vec())
 }
 
 /// Checks the signature of a request and reads its events.
