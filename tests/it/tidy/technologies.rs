@@ -145,6 +145,7 @@ const TECHNOLOGIES: &[(&str, &[&str])] = &[
         &[
             "outbound/hyper.rs",
             "providers/apns/connections.rs",
+            "providers/events/certificate.rs",
             "providers/events/chain.rs",
         ],
     ),
