@@ -138,12 +138,12 @@ create unique index ready_lane on flyball.ready (lane_id, priority, job_id);
 create table flyball.lease (
     job_id       bigint      primary key,
     fence        bigint      not null,
-    worker_id    int         not null,
     lane_id      bigint      not null,
-    priority     smallint    not null,
-    attempt      smallint    not null,
     cost         float8      not null,
     claimed_at   timestamptz not null default clock_timestamp(),
+    worker_id    int         not null,
+    priority     smallint    not null,
+    attempt      smallint    not null,
     holds_unique boolean     not null default true,
     -- A lease of a remote worker expires by itself, because only the calls for its job show that
     -- the work goes on. The columns from here on are null in all other leases. This one is the
