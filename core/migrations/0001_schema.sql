@@ -167,14 +167,14 @@ create table flyball.scheduled (
     job_id       bigint      primary key,
     run_at       timestamptz not null,
     lane_id      bigint      not null,
+    cost         float8      not null,
     priority     smallint    not null,
     attempt      smallint    not null default 0,
-    cost         float8      not null,
-    retry        boolean     not null,
-    holds_unique boolean     not null default true,
     -- The promotion group among all jobs that are due at once; set by a trigger. Below 0 for
     -- messages that are not planned yet, which no promotion moves.
-    turn         smallint    not null default 0
+    turn         smallint    not null default 0,
+    retry        boolean     not null,
+    holds_unique boolean     not null default true
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0,
     autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 200000, vacuum_truncate = off);
 create index scheduled_due on flyball.scheduled (run_at) where turn >= 0;

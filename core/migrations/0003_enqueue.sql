@@ -614,7 +614,8 @@ begin
         where r.lane_id in ((select j.lane_id from flyball.job j where j.id = job_id),
                 (select j.admission_lane from flyball.job j where j.id = job_id))
             and r.priority = (select j.priority from flyball.job j where j.id = job_id) and r.job_id = job_id
-        returning r.job_id, null, r.lane_id, r.priority, r.attempt, r.cost, false, r.holds_unique, 0 into taken;
+        returning r.job_id, r.lane_id, r.cost, r.priority, r.attempt, r.holds_unique, 0, false
+        into taken.job_id, taken.lane_id, taken.cost, taken.priority, taken.attempt, taken.holds_unique, taken.turn, taken.retry;
     end if;
     return taken;
 end $$;
