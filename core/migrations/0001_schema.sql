@@ -189,10 +189,10 @@ create index scheduled_lane on flyball.scheduled (lane_id, job_id) where lane_id
 create table flyball.dead (
     job_id   bigint      primary key,
     lane_id  bigint      not null,
-    priority smallint    not null,
-    attempt  smallint    not null,
     cost     float8      not null,
     died_at  timestamptz not null default now(),
+    priority smallint    not null,
+    attempt  smallint    not null,
     error    text
 );
 create index dead_at on flyball.dead (died_at);
