@@ -58,11 +58,22 @@ create type flyball.outcome as enum
 create table flyball.job (
     id           bigint      not null,
     lane_id      bigint      not null,
-    priority     smallint    not null,
-    max_attempts smallint    not null,
     cost         float8      not null,
     created_at   timestamptz not null default now(),
+    priority     smallint    not null,
+    max_attempts smallint    not null,
+    -- Timeout of this job, in seconds; null for that of its kind.
+    timeout_s    real,
     run_at       timestamptz,
+    -- Time at which the unique key expires whether or not the job has ended; null if the job holds
+    -- its key until it ends. Kept after the key itself has expired: a dead job that is requeued
+    -- then does not take the key again.
+    unique_until timestamptz,
+    -- The lane in which a message of a tenant waits until its limits admit it to the lane above;
+    -- null if it was admitted at once.
+    admission_lane bigint,
+    -- The group of the job; null for none.
+    group_id     bigint,
     kind         text        not null,
     throttle     text        not null,
     key          text        not null,
@@ -72,19 +83,8 @@ create table flyball.job (
     args         jsonb       not null,
     -- The caller's trace context, passed to the handler.
     traceparent  text,
-    -- Timeout of this job, in seconds; null for that of its kind.
-    timeout_s    real,
-    -- Time at which the unique key expires whether or not the job has ended; null if the job holds
-    -- its key until it ends. Kept after the key itself has expired: a dead job that is requeued
-    -- then does not take the key again.
-    unique_until timestamptz,
     -- The module of the tenant that sent the job; '' for none.
     module       text        not null default '',
-    -- The lane in which a message of a tenant waits until its limits admit it to the lane above;
-    -- null if it was admitted at once.
-    admission_lane bigint,
-    -- The group of the job; null for none.
-    group_id     bigint,
     -- Short texts by which people find jobs; null for none.
     tags         text[],
     -- The jobs after which it runs, as it was given; null for none. Without `after_failure` it is
