@@ -222,12 +222,12 @@ create table flyball.failure (
 
 -- Unique keys in use: until expires_at, or until the job ends if expires_at is null.
 create table flyball.unique_holder (
-    digest     bytea  primary key,
     job_id     bigint not null,
     expires_at timestamptz,
     -- Start of the burst of enqueues that a debounced job stands for; null if the job is not
     -- debounced.
-    since      timestamptz
+    since      timestamptz,
+    digest     bytea  primary key
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0,
     vacuum_truncate = off);
 create index unique_holder_job on flyball.unique_holder (job_id);
