@@ -253,8 +253,8 @@ create table flyball.checkpoint (
 -- Results of completed jobs, for a while.
 create table flyball.result (
     job_id     bigint      primary key,
-    result     jsonb       not null,
-    kept_until timestamptz not null
+    kept_until timestamptz not null,
+    result     jsonb       not null
 );
 create index result_kept on flyball.result (kept_until);
 

@@ -524,7 +524,7 @@ async fn a_job_is_shown_with_its_progress_and_its_result() {
     let id = enqueued.json()["jobs"][0]["id"].to_string();
     let kept = format!(
         "insert into flyball.checkpoint (job_id, cursor, done, total) values ({id}, '{{}}', 41, 200);
-         insert into flyball.result values ({id}, '{{\"pages\": 200}}', now() + interval '1 day')"
+         insert into flyball.result (job_id, result, kept_until) values ({id}, '{{\"pages\": 200}}', now() + interval '1 day')"
     );
     sqlx::raw_sql(sqlx::AssertSqlSafe(kept))
         .execute(shell.database.pool())

@@ -58,7 +58,7 @@ async fn a_job_has_by_sql_every_field_and_value_that_the_api_reads_in_every_stat
     let ends = [end(done, FENCE, Ending::Completed), end(dead, FENCE, died)];
     queue.finish(&ends).await.unwrap();
     sqlx::raw_sql(sqlx::AssertSqlSafe(format!(
-        "insert into flyball.result values ({done}, '{{\"pages\": 3}}', now() + interval '1 hour');
+        "insert into flyball.result (job_id, result, kept_until) values ({done}, '{{\"pages\": 3}}', now() + interval '1 hour');
          insert into flyball.checkpoint (job_id, cursor, done, total, note) values ({running}, '7', 1, 4, 'a quarter')"
     )))
     .execute(&queue.pool)
