@@ -1103,7 +1103,18 @@ end $$;
 -- message that goes at once, and has no slot of a cap, has no row.
 create table flyball.message_plan (
     job_id     bigint      primary key,
+    since      timestamptz not null default clock_timestamp(),
     recipient  uuid        not null,
+    until      timestamptz,
+    -- The time that was told first.
+    planned_at timestamptz,
+    -- The other message, of a duplicate.
+    other_job  bigint,
+    -- The digest that has it, or that it closes.
+    digest_id  bigint,
+    -- The quarter of an hour in whose crowd it is counted; null for none.
+    crowd_quarter bigint,
+    coalesces  boolean     not null default false,
     -- sender, digest, or item: one of a closed digest that goes alone.
     origin     text        not null default 'sender' check (origin in ('sender', 'digest', 'item')),
     -- sending, held, collected or ended.
@@ -1116,20 +1127,9 @@ create table flyball.message_plan (
     reason     text        not null default '',
     -- All waits of a held message in their order: gate, rule, until.
     holds      jsonb       not null default '[]',
-    until      timestamptz,
-    since      timestamptz not null default clock_timestamp(),
-    -- The time that was told first.
-    planned_at timestamptz,
-    coalesces  boolean     not null default false,
-    -- The other message, of a duplicate.
-    other_job  bigint,
-    -- The digest that has it, or that it closes.
-    digest_id  bigint,
     -- The slots that it took: list n at second n.
     slot_lists int[]       not null default '{}',
     slot_s     int[]       not null default '{}',
-    -- The quarter of an hour in whose crowd it is counted; null for none.
-    crowd_quarter bigint,
     -- The type and the key of the digest whose message it is; null for others.
     digest_type text,
     digest_key  text
