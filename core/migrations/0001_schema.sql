@@ -798,6 +798,14 @@ end $$;
 -- attempt.
 create table flyball.delivery (
     job_id           bigint      primary key,
+    created_at       timestamptz not null default clock_timestamp(),
+    updated_at       timestamptz not null default clock_timestamp(),
+    -- Number of all attempts, of which `attempts` has the last.
+    attempt_count    int         not null default 0,
+    complained       boolean     not null default false,
+    -- Whether it died because no account was available.
+    unsent           boolean     not null default false,
+    requeued_at      timestamptz,
     channel          text        not null,
     pool             text        not null,
     -- The tenant that owns the message, from its job; '' for the operators' own.
@@ -813,16 +821,8 @@ create table flyball.delivery (
     category         text        not null default '',
     -- The last 50 attempts, oldest first: at, account, outcome, status, reason, ms.
     attempts         jsonb       not null default '[]',
-    -- Number of all attempts, and the outcome of the last one.
-    attempt_count    int         not null default 0,
     last_outcome     text,
-    reason           text        not null default '',
-    complained       boolean     not null default false,
-    -- Whether it died because no account was available.
-    unsent           boolean     not null default false,
-    requeued_at      timestamptz,
-    created_at       timestamptz not null default clock_timestamp(),
-    updated_at       timestamptz not null default clock_timestamp()
+    reason           text        not null default ''
 ) with (fillfactor = 75, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
 create index delivery_provider_id on flyball.delivery (pool, provider_id) where provider_id is not null;
 create index delivery_unsent on flyball.delivery (pool, job_id) where unsent;
@@ -831,6 +831,9 @@ create index delivery_tenant on flyball.delivery (tenant, job_id) where tenant <
 
 -- One row per event. An event that arrives before its message is recorded waits without a job.
 create table flyball.delivery_event (
+    at               timestamptz not null,
+    received_at      timestamptz not null default clock_timestamp(),
+    job_id           bigint,
     pool             text        not null,
     event_id         text        not null,
     account          text        not null,
@@ -839,9 +842,6 @@ create table flyball.delivery_event (
     event_type       text        not null check (event_type in ('sent', 'delivered', 'bounced', 'failed', 'complained', 'unsubscribed')),
     recipient_digest bytea,
     reason           text        not null default '',
-    at               timestamptz not null,
-    received_at      timestamptz not null default clock_timestamp(),
-    job_id           bigint,
     primary key (pool, event_id)
 );
 create index delivery_event_waiting on flyball.delivery_event (pool, provider_id) where job_id is null;
