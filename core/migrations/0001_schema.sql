@@ -1154,10 +1154,15 @@ create sequence flyball.digest_seq;
 -- Open digests: one for each type, recipient and key.
 create table flyball.digest (
     id           bigint      primary key default nextval('flyball.digest_seq'),
+    opened_at    timestamptz not null default clock_timestamp(),
+    last_at      timestamptz not null default clock_timestamp(),
+    closes_at    timestamptz not null,
+    -- The number of items. The close fails if it finds others.
+    items        int         not null,
+    recipient    uuid        not null,
     tenant       text        not null,
     module       text        not null default '',
     type         text        not null,
-    recipient    uuid        not null,
     -- The actor, of a type that has one digest for each; else ''.
     key          text        not null default '',
     -- The recipient's id; '' if the tenant names none.
@@ -1169,11 +1174,6 @@ create table flyball.digest (
     -- The pool that sends it, and the key in its throttle.
     throttle     text        not null,
     throttle_key text        not null default '',
-    opened_at    timestamptz not null default clock_timestamp(),
-    last_at      timestamptz not null default clock_timestamp(),
-    closes_at    timestamptz not null,
-    -- The number of items. The close fails if it finds others.
-    items        int         not null,
     -- The gate that keeps it open beyond its window; '' for none.
     gate         text        not null default '',
     rule         text        not null default '',
@@ -1189,9 +1189,9 @@ create table flyball.digest_item (
     digest_id bigint      not null,
     -- The message that became the item.
     job_id    bigint      not null,
+    at        timestamptz not null,
     -- Its arguments: it may go alone, long after its job is gone.
     item      jsonb       not null,
-    at        timestamptz not null,
     primary key (digest_id, job_id)
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0);
 create index digest_item_job on flyball.digest_item (job_id);

@@ -297,7 +297,7 @@ async fn what_is_answered_is_what_the_document_declares() {
         .await;
     let item = "insert into flyball.digest (id, tenant, type, recipient, channel, throttle, closes_at, items)
         values (7, '', 'new-comment', gen_random_uuid(), 'email', 'mail', now() + interval '1 hour', 1);
-        insert into flyball.digest_item values (7, 77, '{}', now())";
+        insert into flyball.digest_item (digest_id, job_id, item, at) values (7, 77, '{}', now())";
     let pool = &client.0.queue.pool;
     sqlx::raw_sql(item).execute(pool).await.unwrap();
     let explained = ask().part("id", sent);

@@ -366,7 +366,8 @@ async fn traces(database: &Database, key: &RecipientKey, job: i64) {
             "with made as (
                 insert into flyball.digest (tenant, type, recipient, channel, address, throttle, closes_at, items)
                 values ('acme', 'daily-{job}', '{key}', 'email', 'ada@example.com', 'mail', now(), 1) returning id),
-             item as (insert into flyball.digest_item select id, {job}, '{{\"to\": \"ada\"}}', now() from made)
+             item as (insert into flyball.digest_item (digest_id, job_id, item, at)
+                select id, {job}, '{{\"to\": \"ada\"}}', now() from made)
              insert into flyball.message_plan (job_id, recipient, state, gate, digest_id) select {job}, '{key}', 'collected', 'digest', id from made"
         ),
     )
