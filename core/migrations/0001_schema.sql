@@ -1269,21 +1269,21 @@ comment on table flyball.gateway_report is 'Open connections of each tenant in e
 -- === Inboxes =====================================================================================
 
 create table flyball.inbox_message (
-    tenant      text        not null,
-    recipient   text        not null,
     id          bigint      generated always as identity,
     -- The job that wrote it: a job that runs again writes it no second time.
     job_id      bigint      not null unique,
+    created_at  timestamptz not null default clock_timestamp(),
+    seen_at     timestamptz,
+    read_at     timestamptz,
+    archived_at timestamptz,
+    tenant      text        not null,
+    recipient   text        not null,
     category    text        not null,
     template_id text,
     actor       text,
     subject     text,
     body        text        not null,
     data        jsonb       not null,
-    created_at  timestamptz not null default clock_timestamp(),
-    seen_at     timestamptz,
-    read_at     timestamptz,
-    archived_at timestamptz,
     -- No index on the id alone: a page of one inbox never walks through those of others.
     primary key (tenant, recipient, id),
     check (read_at is null or seen_at is not null)
