@@ -1200,10 +1200,10 @@ create index digest_item_job on flyball.digest_item (job_id);
 
 create table flyball.publication (
     id         bigint generated always as identity primary key,
+    created_at timestamptz not null default clock_timestamp(),
     tenant     text not null,
     channel    text not null,
-    data       jsonb not null,
-    created_at timestamptz not null default clock_timestamp()
+    data       jsonb not null
 ) with (fillfactor = 100, autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 5000);
 create index publication_tenant on flyball.publication (tenant, id);
 comment on table flyball.publication is 'Messages of channels that no collector has moved yet, because they are new or because their tenant is at its limit.';
@@ -1223,14 +1223,14 @@ comment on column flyball.channel.epoch is 'Changes when the channel is forgotte
 
 create table flyball.channel_message (
     seq        bigint generated always as identity primary key,
-    tenant     text not null,
-    channel    text not null,
     epoch      bigint not null,
     "offset"   bigint not null,
     id         bigint not null,
-    data       jsonb not null,
     created_at timestamptz not null,
-    expires_at timestamptz not null
+    expires_at timestamptz not null,
+    tenant     text not null,
+    channel    text not null,
+    data       jsonb not null
 );
 create index channel_message_history on flyball.channel_message (tenant, channel, "offset") where "offset" > 0;
 create index channel_message_expiry on flyball.channel_message (expires_at);
