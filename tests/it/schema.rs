@@ -13,6 +13,35 @@ const PINNED: &str = "tests/it/schema.txt";
 const DESCRIBE: &str = include_str!("schema.sql");
 /// If this variable is `1`, the test rewrites the file instead of comparing.
 const BLESS: &str = "FLYBALL_BLESS";
+/// Tables with a row for each job, message or event, whose columns stand in the order of their
+/// alignment.
+const ALIGNED: [&str; 18] = [
+    "job",
+    "ready",
+    "lease",
+    "scheduled",
+    "dead",
+    "unique_holder",
+    "result",
+    "group_member",
+    "batch_message",
+    "cap_reservation",
+    "message_plan",
+    "digest",
+    "digest_item",
+    "delivery",
+    "delivery_event",
+    "publication",
+    "channel_message",
+    "inbox_message",
+];
+/// The columns of tables, each with its length, which is below 0 if that varies.
+const COLUMNS: &str = "
+select c.relname::text, a.attname::text, a.attlen, a.attalign::text, a.attnotnull
+from pg_class c
+join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+where c.relnamespace = 'flyball'::regnamespace and c.relname = any($1)
+order by a.attnum";
 
 #[tokio::test]
 async fn the_schema_is_as_pinned() {
@@ -62,6 +91,44 @@ async fn the_schema_is_as_pinned() {
 fn version(line: &str) -> Option<&str> {
     let (version, _) = line.strip_prefix("text on ")?.split_once(':')?;
     Some(version)
+}
+
+/// Postgres fills the space in front of a column that is not aligned, in the table and in the log.
+#[tokio::test]
+async fn the_columns_of_tables_with_many_rows_leave_no_gaps() {
+    let database = database().await;
+    let columns: Vec<(String, String, i16, String, bool)> = sqlx::query_as(COLUMNS)
+        .bind(&ALIGNED[..])
+        .fetch_all(database.pool())
+        .await
+        .unwrap();
+    let mut gaps = Vec::new();
+    for table in ALIGNED {
+        let (mut end, mut leads, mut is_behind_text) = (0_i16, true, false);
+        let own = columns.iter().filter(|(relation, ..)| relation == table);
+        for (_, name, length, alignment, is_not_null) in own {
+            let width: i16 = match alignment.as_str() {
+                "d" => 8,
+                "i" => 4,
+                "s" => 2,
+                _ => 1,
+            };
+            // Behind a column that may be null, the place of the next one depends on the row.
+            leads &= *is_not_null && *length > 0;
+            if leads {
+                if end % width != 0 {
+                    gaps.push(format!("{table}.{name} would begin at byte {end}"));
+                }
+                end += *length;
+            }
+            is_behind_text |= *length < 0;
+            if is_behind_text && *length > 0 && width > 1 {
+                gaps.push(format!("{table}.{name} stands behind a text"));
+            }
+        }
+        assert!(end > 0, "{table} does not begin with a fixed column");
+    }
+    assert!(gaps.is_empty(), "{gaps:#?}");
 }
 
 /// The benches fill and read tables past the product's own statements, and no test runs them.
