@@ -10,6 +10,7 @@ const step = (more) => ({ gate: 'caps', finding: 'passed', rule: '', until: null
 
 test('each_finding_of_a_gate_has_its_words', () => {
   assert.equal(stepText(step({}), NOW), 'passed');
+  assert.match(stepText(step({ until: '2026-11-20T11:55:00Z' }), NOW), /^passed .*\d$/);
   assert.match(stepText(step({ finding: 'waits', until: '2026-11-20T12:05:00Z' }), NOW), /^waits until .*, in 5 min$/);
   assert.match(stepText(step({ finding: 'collected', until: '2026-11-20T12:05:00Z' }), NOW), /^collected; closes /);
   assert.equal(stepText(step({ finding: 'ended', duplicate_of: 7 }), NOW), 'ended: duplicate of 7');

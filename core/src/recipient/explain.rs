@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::digest::Arrival;
 use super::gate::MessageGate;
-use super::gates::MessagePlan;
+use super::gates::{GateHold, MessagePlan};
 use super::rule_source::RuleSource;
 
 /// The finding of one gate.
@@ -36,7 +36,7 @@ pub struct GateStep {
     /// The time at which the wait began; absent where it is not recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<Timestamp>,
-    /// The end of the wait.
+    /// The end of the wait, also of one that is over.
     pub until: Option<Timestamp>,
     /// The message of which this one is a duplicate.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -188,6 +188,20 @@ fn finding(plan: &MessagePlan, gate: MessageGate) -> (GateFinding, String, Optio
     }
 }
 
+/// Adds to the gates that a message has passed the waits that were there, of a hold that ended at
+/// this time.
+pub fn add_past_holds(gates: &mut [GateStep], holds: &[GateHold], ended_at: Option<Timestamp>) {
+    for hold in holds {
+        let mut passed = gates
+            .iter_mut()
+            .filter(|step| step.finding == GateFinding::Passed);
+        if let Some(step) = passed.find(|step| step.gate == hold.gate.as_str()) {
+            step.rule.clone_from(&hold.rule);
+            step.until = Some(ended_at.map_or(hold.until, |end| end.min(hold.until)));
+        }
+    }
+}
+
 /// Returns each gate of a message at which no gate has looked yet.
 pub fn unplanned() -> Vec<GateStep> {
     let mut gates = steps(&MessagePlan::Send);
@@ -291,7 +305,6 @@ mod tests {
     use super::*;
     use crate::recipient::digest::OpenDigest;
     use crate::recipient::gate::UnsentReason;
-    use crate::recipient::gates::GateHold;
 
     fn at(text: &str) -> Timestamp {
         text.parse().unwrap()
@@ -332,6 +345,46 @@ mod tests {
             [
                 Passed, Passed, Passed, Passed, Passed, Passed, Waits, Waits, NotReached
             ]
+        );
+    }
+
+    #[test]
+    fn a_wait_that_is_over_stays_on_the_way() {
+        let hold = |gate, until| GateHold {
+            gate,
+            rule: "its rule".to_owned(),
+            until: at(until),
+        };
+        let holds = [
+            hold(MessageGate::QuietHours, "2026-06-11T06:00:00Z"),
+            hold(MessageGate::Caps, "2026-06-11T09:00:00Z"),
+        ];
+        // The cap was raised meanwhile.
+        let ended_at = Some(at("2026-06-11T08:00:00Z"));
+        let of = |plan: &MessagePlan| {
+            let mut gates = steps(plan);
+            add_past_holds(&mut gates, &holds, ended_at);
+            [6, 7, 8].map(|n: usize| (gates[n].finding, gates[n].rule.clone(), gates[n].until))
+        };
+        let rule = || "its rule".to_owned();
+        let passed = GateFinding::Passed;
+        assert_eq!(
+            of(&MessagePlan::Send),
+            [
+                (passed, rule(), Some(at("2026-06-11T06:00:00Z"))),
+                (passed, rule(), ended_at),
+                (passed, String::new(), None)
+            ]
+        );
+        let suppressed = MessagePlan::Ended {
+            gate: MessageGate::Suppression,
+            reason: UnsentReason::Suppressed,
+            rule: String::new(),
+        };
+        let not_reached = (GateFinding::NotReached, String::new(), None);
+        assert_eq!(
+            of(&suppressed),
+            [not_reached.clone(), not_reached.clone(), not_reached]
         );
     }
 

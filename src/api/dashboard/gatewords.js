@@ -39,7 +39,8 @@ export function stepText(step, now) {
       return step.duplicate_of ? `ended${from}: duplicate of ${step.duplicate_of}` : from ? `ended${from}${room}` : `ended here${room}`;
     }
     case 'not_reached': return 'not reached';
-    default: return 'passed';
+    // With a time it waited there until then.
+    default: return until === null ? 'passed' : `passed ${clock(until, now)}`;
   }
 }
 

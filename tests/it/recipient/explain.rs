@@ -520,6 +520,30 @@ async fn a_recipient_who_moves_gets_held_messages_sooner() {
 }
 
 #[tokio::test]
+async fn a_message_that_was_held_tells_where_and_until_when() {
+    let gates = GatesFixture::new("").await;
+    gates.profile("ada", gates.quiet_today().await).await;
+    let (id, _) = gates
+        .planned(json!({"recipient": "ada", "category": "billing"}))
+        .await;
+    let before = gates.now().await;
+    gates
+        .profile("ada", json!({"addresses": {"sms": "+15550111"}}))
+        .await;
+    // A second attempt changes nothing.
+    for _ in 0..2 {
+        assert_eq!(gates.verify(id).await, MessagePlan::Send);
+        let found = explained(&gates, id).await;
+        let quiet = step(&found.gates, "quiet_hours");
+        assert_eq!(quiet.finding, GateFinding::Passed);
+        assert!(quiet.rule.starts_with("whole days"), "{}", quiet.rule);
+        let until = quiet.until.unwrap();
+        assert!(before <= until && until <= gates.now().await, "{until}");
+        assert_eq!(step(&found.gates, "caps").until, None);
+    }
+}
+
+#[tokio::test]
 async fn a_hold_that_is_over_is_told_as_no_time() {
     let gates = GatesFixture::new("").await;
     gates.profile("ada", gates.quiet_today().await).await;

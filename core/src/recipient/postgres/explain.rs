@@ -6,13 +6,13 @@ use std::collections::HashMap;
 use jiff::Timestamp;
 use jiff_sqlx::Timestamp as SqlTimestamp;
 use serde::Serialize;
-use serde_json::Value;
 use sqlx::postgres::PgRow;
 use sqlx::{Row, query};
 
 use super::carriers::{carriers, describe_carriers};
 use super::messages::load;
 use super::open_digests;
+use super::plan_rows::{holds, recorded_plan};
 use super::plans::{Capacity, digest_key};
 use super::rows::{
     DigestKey, GateInput, StoredList, StoredTimes, claims, crowd, digests, inputs, reserved, sent,
@@ -20,16 +20,16 @@ use super::rows::{
 };
 use super::rule_sources::add_sources;
 use crate::jobs::Error;
-use crate::postgres::{Db, Transaction, json_or_text};
+use crate::postgres::{Db, Transaction};
 use crate::recipient::candidate::{Candidate, CapList, Origin};
 use crate::recipient::caps::give_back;
 use crate::recipient::collectors::collectors;
 use crate::recipient::crowd::crowd_quarter;
 use crate::recipient::dedup::DedupClaim;
-use crate::recipient::digest::{Arrival, COALESCED, OpenDigest};
+use crate::recipient::digest::{COALESCED, OpenDigest};
 use crate::recipient::explain::{
-    DigestView, GateFinding, GateForecast, GateStep, HoldingGate, MessageExplanation, forecast,
-    sentence, steps, unplanned,
+    DigestView, GateFinding, GateForecast, GateStep, HoldingGate, MessageExplanation,
+    add_past_holds, forecast, sentence, steps, unplanned,
 };
 use crate::recipient::gate::{MessageGate, UnsentReason};
 use crate::recipient::gates::{
@@ -45,9 +45,6 @@ left join lateral (select * from flyball.message_plan h where h.job_id = n.job_i
 left join lateral (select * from flyball.scheduled h where h.job_id = n.job_id limit 1) s on true
 left join lateral (select h.job_id from flyball.lease h where h.job_id = n.job_id limit 1) l on true
 where n.job_id = $1 and ($2::text is null or n.tenant = $2)";
-
-/// The rule of a message whose recipient was erased: nothing else ends one without a gate.
-const ERASED: &str = "its recipient was erased";
 
 /// The place of a message on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +70,10 @@ struct Recorded {
     place: Place,
     /// The findings of the last check of the gates; `None` if there was none.
     plan: Option<MessagePlan>,
+    /// The waits of the last hold, whether or not it is over.
+    holds: Vec<GateHold>,
+    /// The time at which that hold ended, of a message that has passed since.
+    hold_ended_at: Option<Timestamp>,
     since: Option<Timestamp>,
     until: Option<Timestamp>,
     planned_at: Option<Timestamp>,
@@ -221,6 +222,7 @@ fn gates(found: &Recorded) -> Vec<GateStep> {
         }
         (Some(plan), _) => steps(plan),
     };
+    add_past_holds(&mut gates, &found.holds, found.hold_ended_at);
     for step in &mut gates {
         if step.decided() {
             step.since = found.since;
@@ -515,6 +517,11 @@ fn record(row: &PgRow, digest: Option<DigestView>) -> Result<Recorded, sqlx::Err
     };
     Ok(Recorded {
         tenant: row.try_get("tenant")?,
+        holds: match plan {
+            Some(_) => holds(row),
+            None => Vec::new(),
+        },
+        hold_ended_at: until.filter(|_| plan == Some(MessagePlan::Send)),
         why: row.try_get("why")?,
         place,
         since: time("since")?,
@@ -539,60 +546,4 @@ fn state_of(reason: UnsentReason) -> &'static str {
         UnsentReason::Cancelled | UnsentReason::Expired => "failed",
         reason => reason.as_str(),
     }
-}
-
-/// Returns a plan in the form in which the gates made it.
-pub(super) fn recorded_plan(
-    row: &PgRow,
-    until: Option<Timestamp>,
-    digest: Option<&DigestView>,
-) -> Result<Option<MessagePlan>, sqlx::Error> {
-    let Some(state) = row.try_get::<Option<&str>, _>("state")? else {
-        return Ok(None);
-    };
-    let rule: String = row.try_get("rule")?;
-    let reason = row.try_get::<&str, _>("reason")?.parse::<UnsentReason>();
-    let gate: &str = row.try_get("gate")?;
-    Ok(match state {
-        "held" => Some(MessagePlan::Held {
-            holds: holds(&json_or_text(row, "holds")),
-            reserve_s: 0,
-            coalesces: false,
-        }),
-        "collected" => {
-            let closes_at = digest.map(|digest| digest.closes_at).or(until);
-            let open = OpenDigest {
-                opened_at: digest.map_or(Timestamp::UNIX_EPOCH, |digest| digest.opened_at),
-                closes_at: closes_at.unwrap_or(Timestamp::UNIX_EPOCH),
-                items: digest.map_or(0, |digest| digest.items),
-            };
-            Some(MessagePlan::Collected {
-                digest: rule,
-                arrival: Arrival::Joins(open),
-            })
-        }
-        "ended" => match (gate.parse::<MessageGate>(), reason) {
-            (Ok(gate), Ok(reason)) => Some(MessagePlan::Ended { gate, reason, rule }),
-            (Err(_), Ok(reason)) if gate.is_empty() => Some(MessagePlan::Ended {
-                gate: MessageGate::Deadline,
-                reason,
-                rule: ERASED.to_owned(),
-            }),
-            _ => None,
-        },
-        _ => Some(MessagePlan::Send),
-    })
-}
-
-fn holds(stored: &Value) -> Vec<GateHold> {
-    let read = |hold: &Value| {
-        let text = |name: &str| hold.get(name)?.as_str();
-        Some(GateHold {
-            gate: text("gate")?.parse().ok()?,
-            rule: text("rule")?.to_owned(),
-            until: text("until")?.parse().ok()?,
-        })
-    };
-    let holds = stored.as_array().map(Vec::as_slice).unwrap_or_default();
-    holds.iter().filter_map(read).collect()
 }

@@ -2,21 +2,23 @@
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use sqlx::query;
+use sqlx::postgres::PgRow;
 use sqlx::types::Json;
+use sqlx::{Row, query};
 
 use super::copy::{COPIED_MIN, CopiedRows};
 use super::plans::PlannedMessage;
 use super::rows::sql_time;
 use crate::jobs::Error;
-use crate::postgres::Transaction;
+use crate::postgres::{Transaction, json_or_text};
 use crate::recipient::address::RecipientKey;
-use crate::recipient::digest::Arrival;
+use crate::recipient::digest::{Arrival, OpenDigest};
+use crate::recipient::explain::DigestView;
 use crate::recipient::gate::{MessageGate, UnsentReason};
-use crate::recipient::gates::MessagePlan;
+use crate::recipient::gates::{GateHold, MessagePlan};
 
 // The pool's deadline counts from the end of the last hold, so that time stays when the message
-// goes.
+// goes, and so do the waits, which explain why it went late.
 pub(super) const RECORD_PLANS: &str = "
 insert into flyball.message_plan as p
     (job_id, recipient, state, gate, rule, reason, holds, until, planned_at, coalesces, other_job, digest_id, crowd_quarter)
@@ -24,7 +26,7 @@ select * from unnest($1::bigint[], $2::text[]::uuid[], $3::text[], $4::text[], $
     $9::timestamptz[], $10::boolean[], $11::bigint[], $12::bigint[], $13::bigint[])
 on conflict (job_id) do update
 set recipient = excluded.recipient, state = excluded.state, gate = excluded.gate, rule = excluded.rule, reason = excluded.reason,
-    holds = excluded.holds,
+    holds = case when excluded.state = 'sending' then p.holds else excluded.holds end,
     until = case when excluded.state = 'sending' and p.until is not null then least(p.until, clock_timestamp()) else excluded.until end,
     since = case when p.state = excluded.state and p.gate = excluded.gate then p.since else clock_timestamp() end,
     planned_at = coalesce(p.planned_at, excluded.planned_at), coalesces = excluded.coalesces,
@@ -33,6 +35,9 @@ set recipient = excluded.recipient, state = excluded.state, gate = excluded.gate
 
 const COPY_PLANS: &str = "copy flyball.message_plan
     (job_id, recipient, state, gate, rule, reason, holds, until, planned_at, coalesces, other_job, digest_id, crowd_quarter, since) from stdin (format binary)";
+
+/// The rule of a message whose recipient was erased: nothing else ends one without a gate.
+const ERASED: &str = "its recipient was erased";
 
 /// A row of a plan.
 pub(super) struct PlanRow<'a> {
@@ -195,4 +200,62 @@ fn parts_of(plan: &MessagePlan) -> PlanParts {
             ..parts("ended", MessageGate::Caps.as_str(), rule)
         },
     }
+}
+
+/// Returns a plan in the form in which the gates made it.
+pub(super) fn recorded_plan(
+    row: &PgRow,
+    until: Option<Timestamp>,
+    digest: Option<&DigestView>,
+) -> Result<Option<MessagePlan>, sqlx::Error> {
+    let Some(state) = row.try_get::<Option<&str>, _>("state")? else {
+        return Ok(None);
+    };
+    let rule: String = row.try_get("rule")?;
+    let reason = row.try_get::<&str, _>("reason")?.parse::<UnsentReason>();
+    let gate: &str = row.try_get("gate")?;
+    Ok(match state {
+        "held" => Some(MessagePlan::Held {
+            holds: holds(row),
+            reserve_s: 0,
+            coalesces: false,
+        }),
+        "collected" => {
+            let closes_at = digest.map(|digest| digest.closes_at).or(until);
+            let open = OpenDigest {
+                opened_at: digest.map_or(Timestamp::UNIX_EPOCH, |digest| digest.opened_at),
+                closes_at: closes_at.unwrap_or(Timestamp::UNIX_EPOCH),
+                items: digest.map_or(0, |digest| digest.items),
+            };
+            Some(MessagePlan::Collected {
+                digest: rule,
+                arrival: Arrival::Joins(open),
+            })
+        }
+        "ended" => match (gate.parse::<MessageGate>(), reason) {
+            (Ok(gate), Ok(reason)) => Some(MessagePlan::Ended { gate, reason, rule }),
+            (Err(_), Ok(reason)) if gate.is_empty() => Some(MessagePlan::Ended {
+                gate: MessageGate::Deadline,
+                reason,
+                rule: ERASED.to_owned(),
+            }),
+            _ => None,
+        },
+        _ => Some(MessagePlan::Send),
+    })
+}
+
+/// Returns the waits of the last hold of a message, in their order.
+pub(super) fn holds(row: &PgRow) -> Vec<GateHold> {
+    let read = |hold: &Value| {
+        let text = |name: &str| hold.get(name)?.as_str();
+        Some(GateHold {
+            gate: text("gate")?.parse().ok()?,
+            rule: text("rule")?.to_owned(),
+            until: text("until")?.parse().ok()?,
+        })
+    };
+    let stored = json_or_text(row, "holds");
+    let holds = stored.as_array().map(Vec::as_slice).unwrap_or_default();
+    holds.iter().filter_map(read).collect()
 }

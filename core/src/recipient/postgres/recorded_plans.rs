@@ -6,7 +6,7 @@ use jiff_sqlx::Timestamp as SqlTimestamp;
 use sqlx::postgres::PgRow;
 use sqlx::{Row, query};
 
-use super::explain::recorded_plan;
+use super::plan_rows::recorded_plan;
 use super::plans::PlannedMessage;
 use crate::jobs::Error;
 use crate::postgres::Db;
