@@ -16,7 +16,7 @@ use jiff::{Timestamp, ToSpan as _};
 use serde::Serialize;
 
 /// The form of a cap, for messages.
-pub const FORM: &str = "a number of messages from 1 to 1000 and a time, such as \"2 per 24h\" or \"3 per local_day\"; units: s, m, h, d, w";
+pub const FORM: &str = "a number of messages from 1 to 1000 and a time of at most 366 days, such as \"2 per 24h\" or \"3 per local_day\"; units: s, m, h, d, w";
 
 /// The form of the sender's own cap, for messages.
 pub const SENDERS_FORM: &str = "a number of messages from 1 to 1000 and a time of at most 31 days, such as \"2 per 24h\" or \"3 per local_day\"; units: s, m, h, d, w";

@@ -199,7 +199,7 @@ templates = ["x"]
             "r.toml:3: fallback.over_cap: must be hold, drop, refuse, digest, or digest: and the name of a type of digest, not \"hald\"",
             "r.toml:5: categories.security.mandatry: is not a known field; did you mean \"mandatory\"? allowed: mandatory, caps, fallback_caps, over_cap, valid_for_s, actor_caps, over_actor_cap, quiet, quiet_on, quiet_presets, dedup_window_s",
             "r.toml:6: categories.security.caps.emial: is not a known channel; did you mean \"email\"? allowed: sms, email, push, chat, webhook, inapp",
-            "r.toml:7: categories.security.caps.sms.per_day: must be a number of messages from 1 to 1000 and a time, such as \"2 per 24h\" or \"3 per local_day\"; units: s, m, h, d, w, not \"many\"",
+            "r.toml:7: categories.security.caps.sms.per_day: must be a number of messages from 1 to 1000 and a time of at most 366 days, such as \"2 per 24h\" or \"3 per local_day\"; units: s, m, h, d, w, not \"many\"",
             "r.toml:8: categories.security.caps.push: must be a table with a cap for each name, not 3",
             "r.toml:9: categories.security.over_cap: \"new-coment\" is not a known type of digest; did you mean \"new-comment\"? allowed: a, b, creator-activity, new-comment, new-follower, while-you-were-away",
             "r.toml:10: categories.security.dedup_window_s: must be a number from 0 to 2592000 seconds, not -1",
