@@ -10,7 +10,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
 use super::exit::CliError;
-use super::given_text::{given_text, json_of, rounded};
+use super::given_text::{given_text, json_of, lost};
 use super::output::say;
 use super::retry_args::RetryArgs;
 use super::{connect, exit, output, when};
@@ -307,7 +307,7 @@ fn read_file(file: &Path, kinds: &Kinds) -> anyhow::Result<(Vec<NewJob>, Vec<usi
                 error.column()
             ))
         })?;
-        if let Some(wrong) = rounded("", &line) {
+        if let Some(wrong) = lost("", &line) {
             bail!(refused(&wrong));
         }
         let job = job_of(value, kinds).map_err(|wrong| refused(&wrong))?;

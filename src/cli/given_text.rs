@@ -5,7 +5,7 @@ use std::io::Read;
 use anyhow::Context;
 use serde_json::Value;
 
-use crate::api::http::long_integers::first_long_integer;
+use crate::input::json::{JsonReadError, parse_short};
 
 /// Returns the text of an option: standard input for `-`, a file for `@FILE`, or itself.
 pub(super) fn given_text(given: &str) -> anyhow::Result<String> {
@@ -26,19 +26,24 @@ pub(super) fn given_text(given: &str) -> anyhow::Result<String> {
 pub(super) fn json_of(name: &str, text: &str) -> Result<Value, String> {
     let value =
         serde_json::from_str(text).map_err(|error| format!("{name}: is not JSON: {error}"))?;
-    match rounded(name, text) {
+    match lost(name, text) {
         Some(wrong) => Err(wrong),
         None => Ok(value),
     }
 }
 
-/// Returns the problem of a JSON text below `place` in which an integer would be rounded.
-pub(super) fn rounded(place: &str, text: &str) -> Option<String> {
-    let found = first_long_integer(text.as_bytes())?;
-    let at = format!("{place}{}", found.pointer);
+/// Returns the problem of a valid JSON text below `place` of which a part would be lost: the first of
+/// two fields of one name, or the last digits of an integer.
+pub(super) fn lost(place: &str, text: &str) -> Option<String> {
+    let (pointer, problem) = match parse_short(text).err()? {
+        JsonReadError::LongInteger(found) => (found.pointer.clone(), found.refusal()),
+        JsonReadError::Malformed(wrong) => (String::new(), wrong.what),
+        wrong => (String::new(), wrong.to_string()),
+    };
+    let at = format!("{place}{pointer}");
     Some(match at.trim_start_matches('/') {
-        "" => found.refusal(),
-        field => format!("{field}: {}", found.refusal()),
+        "" => problem,
+        field => format!("{field}: {problem}"),
     })
 }
 
@@ -54,6 +59,25 @@ pub(super) fn filled(text: &str) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_text_of_which_a_part_would_be_lost_is_refused() {
+        let twice = r#"{"url": "https://a.example", "url": "https://b.example"}"#;
+        assert_eq!(
+            json_of("args", twice).unwrap_err(),
+            "args: the field \"url\" is given twice"
+        );
+        let long = json_of("args", r#"{"n": 12345678901234567890123}"#).unwrap_err();
+        assert!(
+            long.starts_with("args/n: is 12345678901234567890123, which would be rounded"),
+            "{long}"
+        );
+        assert_eq!(
+            lost("", r#"{"a": {"b": 1, "b": 1}}"#).unwrap(),
+            "the field \"b\" is given twice"
+        );
+        assert!(lost("", r#"[{"b": 1}, {"b": 1}]"#).is_none());
+    }
 
     #[test]
     fn an_empty_filter_is_refused() {

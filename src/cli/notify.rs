@@ -13,9 +13,9 @@ use super::exit::CliError;
 use super::output::say;
 use super::{connect, notify_check, output, when};
 use crate::admission::Admission;
-use crate::api::http::long_integers::first_long_integer;
 use crate::app;
 use crate::config::Settings;
+use crate::input::json::{JsonReadError, parse_short};
 use crate::jobs::{Error, NewMessage};
 use crate::notify::recipient::KIND;
 use crate::providers::Channel;
@@ -171,8 +171,12 @@ fn message(args: &Args) -> anyhow::Result<Value> {
     };
     let mut message: Map<String, Value> = serde_json::from_str(&args.more)
         .map_err(|error| refuse("more", format!("must be a JSON object: {error}")))?;
-    if let Some(found) = first_long_integer(args.more.as_bytes()) {
-        bail!(refuse(&format!("more{}", found.pointer), found.refusal()));
+    match parse_short(&args.more) {
+        Err(JsonReadError::LongInteger(found)) => {
+            bail!(refuse(&format!("more{}", found.pointer), found.refusal()));
+        }
+        Err(JsonReadError::Malformed(wrong)) => bail!(refuse("more", wrong.what)),
+        _ => {}
     }
     let given = [
         ("channel", args.channel.as_ref()),

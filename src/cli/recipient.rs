@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail};
 use serde_json::{Value, json};
 
 use super::exit::CliError;
-use super::given_text::given_text;
+use super::given_text::{given_text, lost};
 use super::output::say;
 use super::signed::AuditArgs;
 use super::{connect, output};
@@ -336,6 +336,9 @@ fn profile_of(given: &str, option: &str, allowed: &[&str]) -> anyhow::Result<Val
             "{option}: is not JSON: {error}; nothing was changed"
         ))
     })?;
+    if let Some(wrong) = lost(option, &text) {
+        bail!(CliError::Refused(format!("{wrong}; nothing was changed")));
+    }
     if !value.is_object() {
         let form = format!("{option}: must be a JSON object; nothing was changed");
         bail!(CliError::Refused(form));
@@ -375,6 +378,10 @@ fn read_lines(file: &str) -> anyhow::Result<Vec<NewRecipient>> {
             ));
             continue;
         };
+        if let Some(problem) = lost("", line) {
+            wrong.push(format!("{at}: {problem}"));
+            continue;
+        }
         let list = json!({ "recipients": [value] });
         let mut issues: Vec<Issue> = Vec::new();
         let read = Reader::of(&list, "", &["recipients"], &mut issues)

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use crate::inbox::request::{MarkRequest, PageRequest};
+use crate::input::json::{JsonReadError, parse_short};
 use crate::input::reader::Reader;
 use crate::input::wording::clipped;
 use crate::input::{Issue, listed};
@@ -95,14 +96,8 @@ pub struct BadFrame {
 impl ClientFrame {
     /// Parses a frame.
     pub fn parse(text: &str) -> Result<Self, BadFrame> {
-        let value: Value = serde_json::from_str(text).map_err(|error| BadFrame {
-            reference: None,
-            message: format!("the frame is not JSON: {error}"),
-        })?;
-        // A client finds its request by this, whatever else is wrong.
-        let reference = value.get("ref").and_then(Value::as_str);
-        let reference = reference.filter(|reference| reference.len() <= REF_BYTES);
-        let reference = reference.map(str::to_owned);
+        let value = parse_short(text).map_err(|wrong| unread(text, &wrong))?;
+        let reference = reference_of(&value);
         let bad = |message: String| BadFrame {
             reference: reference.clone(),
             message,
@@ -143,6 +138,30 @@ impl ClientFrame {
                 message: listed("", &issues),
             }),
         }
+    }
+}
+
+/// Returns the `ref` of a frame, by which a client finds its request, whatever else is wrong.
+fn reference_of(frame: &Value) -> Option<String> {
+    let reference = frame.get("ref").and_then(Value::as_str);
+    let reference = reference.filter(|reference| reference.len() <= REF_BYTES);
+    reference.map(str::to_owned)
+}
+
+/// Returns the refusal of a frame that is not JSON, or of which a part would be lost.
+fn unread(text: &str, wrong: &JsonReadError) -> BadFrame {
+    let message = match wrong {
+        JsonReadError::Malformed(wrong) => format!(
+            "the frame is not JSON: {} at line {} column {}",
+            wrong.what, wrong.line, wrong.column
+        ),
+        JsonReadError::LongInteger(found) => format!("{}: {}", found.pointer, found.refusal()),
+        wrong => wrong.to_string(),
+    };
+    let frame: Option<Value> = serde_json::from_str(text).ok();
+    BadFrame {
+        reference: frame.as_ref().and_then(reference_of),
+        message,
     }
 }
 
@@ -249,6 +268,38 @@ mod tests {
         ClientFrame::parse(&value.to_string())
             .map(|frame| frame.request)
             .map_err(|bad| bad.message)
+    }
+
+    #[test]
+    fn a_frame_of_which_a_part_would_be_lost_is_refused_with_its_ref() {
+        let refused = |text: &str| {
+            let bad = ClientFrame::parse(text).err().unwrap();
+            (bad.reference, bad.message)
+        };
+        let reference = || Some("r".to_owned());
+        let publish = |data: &str| {
+            format!(r#"{{"type": "publish", "ref": "r", "channel": "a", "data": {data}}}"#)
+        };
+        assert_eq!(
+            refused(&publish(r#"{"n": [1, 12345678901234567890123]}"#)),
+            (
+                reference(),
+                "/data/n/1: is 12345678901234567890123, which would be rounded; allowed: integers of at \
+                 most 64 bits, and larger ones as texts"
+                    .to_owned()
+            )
+        );
+        let (found, message) = refused(&publish(r#"{"n": 1, "n": 2}"#));
+        assert_eq!(found, reference());
+        assert!(
+            message.contains(r#"the field "n" is given twice"#),
+            "{message}"
+        );
+        let (found, message) = refused("{");
+        assert_eq!(found, None);
+        assert!(message.starts_with("the frame is not JSON: "), "{message}");
+        let largest = publish("[18446744073709551615, -9223372036854775808, 1.5, 1e30]");
+        assert!(ClientFrame::parse(&largest).is_ok());
     }
 
     #[test]

@@ -10,8 +10,8 @@ use futures_util::StreamExt as _;
 use serde_json::Value;
 
 use super::budget::{self, BudgetPermit};
-use super::json::{self, JsonBudget, JsonReadError};
 use super::problem::{Code, Problem};
+use crate::input::json::{self, JsonBudget, JsonReadError};
 
 /// The largest body of a job or an edit, in bytes: arguments of 256 KiB, with room for escapes.
 pub const ONE_BYTES_MAX: usize = 1024 * 1024;

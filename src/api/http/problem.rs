@@ -15,8 +15,8 @@ use serde::Serialize;
 
 pub use super::code::Code;
 use super::fields::{Errors, FieldError};
-use super::json::JsonReadError;
 use crate::api::read_error::ReadError;
+use crate::input::json::JsonReadError;
 use crate::jobs::postgres::{DISK_FULL, DISK_FULL_REMEDY, READ_ONLY, READ_ONLY_REMEDY};
 use crate::service::FailureLog;
 use crate::{jobs, throttle};

@@ -12,6 +12,7 @@ use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
 use super::long_integers::{LongInteger, first_long_integer};
+use super::wording::clipped;
 
 /// Returns the memory of a value as [`parse`] counts it, in bytes.
 pub fn memory_of(value: &Value) -> usize {
@@ -173,6 +174,14 @@ pub fn parse(text: &[u8], mut meter: JsonBudget<'_>) -> Result<Value, JsonReadEr
     }
 }
 
+/// Parses a text that is short enough to need no bounds.
+pub fn parse_short(text: &str) -> Result<Value, JsonReadError> {
+    parse(
+        text.as_bytes(),
+        JsonBudget::new(usize::MAX, usize::MAX, &mut |_| true),
+    )
+}
+
 fn strict(text: &[u8], meter: &mut JsonBudget<'_>) -> Result<Value, Malformed> {
     let mut parser = serde_json::Deserializer::from_slice(text);
     Strict { meter, depth: 0 }
@@ -294,7 +303,7 @@ impl<'de> Visitor<'de> for Strict<'_, '_> {
             if object.contains_key(&name) {
                 return Err(A::Error::custom(format!(
                     "the field {:?} is given twice",
-                    super::fields::clipped(&name)
+                    clipped(&name)
                 )));
             }
             meter.take(size_of::<String>() + name.len())?;
