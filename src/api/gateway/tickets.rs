@@ -14,7 +14,7 @@ use super::state::GatewayState;
 use crate::api::gates::check::tenant_of;
 use crate::api::http::body;
 use crate::api::http::caller::Caller;
-use crate::api::http::fields::{Errors, ObjectReader};
+use crate::api::http::fields::{Errors, ObjectReader, must_be};
 use crate::api::http::problem::{Code, Problem};
 use crate::api::http::timeout::{ROW_TIMEOUT, with_timeout};
 use crate::api::http::token_scope::TokenScope;
@@ -145,20 +145,59 @@ fn read(fields: &mut ObjectReader<'_>) -> AskedTicket {
 }
 
 fn channels(fields: &mut ObjectReader<'_>) -> Vec<String> {
-    let form = format!("a list of at most {CHANNELS_MAX} names: {CHANNEL_FORM}, and * at the end");
     let Some(value) = fields.take("channels").filter(|value| !value.is_null()) else {
         return Vec::new();
     };
-    let texts = value.as_array().map(|items| {
-        let texts = items.iter().map(|item| item.as_str().map(str::to_owned));
-        texts.collect::<Option<Vec<String>>>()
-    });
-    let is_sound = |text: &String| is_channel_pattern(text);
-    match texts {
-        Some(Some(texts)) if texts.len() <= CHANNELS_MAX && texts.iter().all(is_sound) => texts,
-        _ => {
-            fields.refuse("channels", &form, &value);
-            Vec::new()
+    let Some(items) = value.as_array().filter(|items| items.len() <= CHANNELS_MAX) else {
+        let form = format!("a list of at most {CHANNELS_MAX} channels and patterns");
+        fields.refuse("channels", &form, &value);
+        return Vec::new();
+    };
+    let mut found = Vec::new();
+    for (nth, item) in items.iter().enumerate() {
+        match item.as_str().filter(|text| is_channel_pattern(text)) {
+            Some(text) => found.push(text.to_owned()),
+            None => {
+                let form = format!("{CHANNEL_FORM}, and * at the end");
+                fields.wrong_below("channels", &format!("/{nth}"), must_be(&form, item));
+            }
         }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::input::Issue;
+
+    fn wrong(channels: Value) -> Vec<Issue> {
+        let mut issues: Vec<Issue> = Vec::new();
+        let body = json!({ "channels": channels });
+        let fields = ObjectReader::open(body, "", &FIELDS, &mut issues);
+        read(&mut fields.unwrap());
+        issues
+    }
+
+    #[test]
+    fn each_wrong_channel_of_a_ticket_has_its_place() {
+        assert!(wrong(json!(["orders", "news-*", "*"])).is_empty());
+        let form = format!("must be {CHANNEL_FORM}, and * at the end");
+        assert_eq!(
+            wrong(json!(["orders", "acme:x", 7])),
+            [
+                Issue::new("/channels/1", format!("{form}, not \"acme:x\"")),
+                Issue::new("/channels/2", format!("{form}, not 7"))
+            ]
+        );
+        assert_eq!(
+            wrong(json!(vec!["a"; CHANNELS_MAX + 1])),
+            [Issue::new(
+                "/channels",
+                "must be a list of at most 100 channels and patterns, not a list of 101"
+            )]
+        );
     }
 }
