@@ -4,16 +4,24 @@ use serde_json::{Map, Value};
 
 use super::input;
 use crate::admission::RECIPIENTS_MAX;
-use crate::api::http::fields::{Errors, FieldError, describe, missing};
+use crate::api::http::fields::{Errors, FieldError, describe, missing, unknown};
 use crate::api::http::problem::{Code, Problem};
 use crate::api::http::{body, budget};
 use crate::input::json::{self, JsonReadError};
+use crate::input::pointer;
 use crate::jobs::{Kinds, NewJob};
+use crate::notify::args::FIELDS;
 use crate::providers::Pools;
 use crate::recipient::postgres::Addressless;
 
 /// The fields that a recipient may have of its own.
 pub const OF_RECIPIENT: [&str; 5] = ["to", "recipient", "data", "key", "unique_key"];
+
+/// The fields of a message that a batch cannot have, because each recipient has its own.
+const NEVER_SHARED: [&str; 3] = ["to", "recipient", "unique_key"];
+
+/// The fields of a batch besides those of its messages.
+const OF_BATCH: [&str; 4] = ["key", "run_at", "recipients", "partial"];
 
 /// The messages of a batch.
 #[derive(Debug)]
@@ -91,7 +99,16 @@ impl BatchBody {
                 false
             }
         };
-        for field in ["to", "recipient", "unique_key"] {
+        let shared = FIELDS.iter().filter(|field| !NEVER_SHARED.contains(field));
+        let allowed: Vec<&str> = shared.chain(&OF_BATCH).copied().collect();
+        let is_known = |name: &str| allowed.contains(&name) || NEVER_SHARED.contains(&name);
+        base.retain(|name, _| {
+            if !is_known(name) {
+                errors.body(pointer("", name), unknown(name, "field", &allowed));
+            }
+            is_known(name)
+        });
+        for field in NEVER_SHARED {
             if base.contains_key(field) {
                 errors.body(
                     format!("/{field}"),
@@ -171,8 +188,10 @@ impl BatchBody {
             let is_address = recipient.is_string();
             let merged = match merge(&base, recipient) {
                 Ok(merged) => merged,
-                Err(message) => {
-                    refuse(&mut found, place, "", message);
+                Err(wrong) => {
+                    for (below, message) in wrong {
+                        refuse(&mut found, place, &below, message);
+                    }
                     continue;
                 }
             };
@@ -229,27 +248,25 @@ fn refuse(found: &mut Recipients, place: usize, below: &str, message: String) {
     }
 }
 
-/// Returns the message for one recipient.
-fn merge(base: &Map<String, Value>, recipient: Value) -> Result<Value, String> {
+/// Returns the message for one recipient, or what is wrong with the recipient: each place below it
+/// with the problem.
+fn merge(base: &Map<String, Value>, recipient: Value) -> Result<Value, Vec<(String, String)>> {
     let mut merged = base.clone();
     match recipient {
         Value::String(to) => drop(merged.insert("to".to_owned(), Value::String(to))),
         Value::Object(own) => {
-            for (field, value) in own {
-                if !OF_RECIPIENT.contains(&field.as_str()) {
-                    return Err(format!(
-                        "has the field {field:?}; allowed: {}",
-                        OF_RECIPIENT.join(", ")
-                    ));
-                }
-                merged.insert(field, value);
+            let is_unknown = |field: &&String| !OF_RECIPIENT.contains(&field.as_str());
+            let wrong: Vec<(String, String)> = (own.keys().filter(is_unknown))
+                .map(|field| (pointer("", field), unknown(field, "field", &OF_RECIPIENT)))
+                .collect();
+            if !wrong.is_empty() {
+                return Err(wrong);
             }
+            merged.extend(own);
         }
         other => {
-            return Err(format!(
-                "must be an address or an object, not {}",
-                describe(&other)
-            ));
+            let message = format!("must be an address or an object, not {}", describe(&other));
+            return Err(vec![(String::new(), message)]);
         }
     }
     Ok(Value::Object(merged))
@@ -319,7 +336,7 @@ mod tests {
             read_it(body(false)).unwrap_err(),
             (
                 422,
-                ["/recipients/1", "/recipients/2", "/recipients/3"]
+                ["/recipients/1", "/recipients/2/x", "/recipients/3"]
                     .map(str::to_owned)
                     .to_vec()
             )
@@ -339,6 +356,19 @@ mod tests {
             wrong.unwrap_err(),
             (422, vec!["/to".to_owned(), "/channel".to_owned()])
         );
+        let typos =
+            BatchBody::open(json!({"channel": "email", "partal": true, "recipents": ["a@b.c"]}));
+        let told = typos.unwrap().errors.listed.into_iter();
+        let told: Vec<String> = told
+            .map(|error| format!("{}: {}", error.pointer, error.message))
+            .collect();
+        assert_eq!(told.len(), 3);
+        let partial =
+            r#"/partal: is not a known field; did you mean "partial"? allowed: channel, from,"#;
+        assert!(told[0].starts_with(partial), "{}", told[0]);
+        assert!(told[0].ends_with("key, run_at, recipients, partial"));
+        assert!(told[1].contains(r#"did you mean "recipients"?"#));
+        assert!(told[2].starts_with("/recipients: is missing"));
         for recipients in [json!([]), json!("a@b.c"), json!(null)] {
             let wrong = read_it(json!({"channel": "email", "recipients": recipients}));
             assert_eq!(wrong.unwrap_err(), (422, vec!["/recipients".to_owned()]));
