@@ -30,7 +30,7 @@ begin
     return own;
 end $$;
 
--- Refuses a caller that is bound to a tenant: what it asks for concerns all of them.
+-- Refuses a caller that is bound to a tenant: what it reads or changes concerns all of them.
 create function flyball.check_reads_all(what text) returns void
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set standard_conforming_strings = on as $$
 begin

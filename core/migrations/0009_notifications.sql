@@ -24,6 +24,9 @@ $$;
 
 -- === Suppressions ================================================================================
 
+-- A suppression holds for the messages of all tenants: a role with a tenant neither reads nor
+-- changes one, whatever it was granted.
+
 -- Suppresses the recipient with this digest. False if it is suppressed already; the first reason is
 -- kept.
 create function flyball.suppress_known(channel text, known bytea, shown text, reason text, by text) returns boolean
@@ -65,6 +68,7 @@ end $$;
 create function flyball.suppress(channel text, recipient text, reason text default '', by text default null) returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set standard_conforming_strings = on as $$
 begin
+    perform flyball.check_reads_all('suppress');
     perform flyball.check_recipient('suppress', suppress.channel, suppress.recipient);
     return flyball.suppress_known(suppress.channel, flyball.known_digest(suppress.channel, suppress.recipient),
         flyball.mask_recipient(suppress.channel, suppress.recipient), suppress.reason, suppress.by);
@@ -75,6 +79,7 @@ comment on function flyball.suppress is 'Suppresses a recipient on a channel.';
 create function flyball.unsuppress(channel text, recipient text, by text default null, why text default '') returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set standard_conforming_strings = on as $$
 begin
+    perform flyball.check_reads_all('unsuppress');
     perform flyball.check_recipient('unsuppress', unsuppress.channel, unsuppress.recipient);
     return flyball.unsuppress_known(unsuppress.channel, flyball.known_digest(unsuppress.channel, unsuppress.recipient),
         flyball.mask_recipient(unsuppress.channel, unsuppress.recipient), unsuppress.why, unsuppress.by);
@@ -86,6 +91,7 @@ create function flyball.is_suppressed(channel text, recipient text) returns bool
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off
 set standard_conforming_strings = on set jit = off as $$
 begin
+    perform flyball.check_reads_all('is_suppressed');
     perform flyball.check_recipient('is_suppressed', is_suppressed.channel, is_suppressed.recipient);
     return exists (
         select from flyball.suppression s

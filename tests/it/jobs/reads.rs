@@ -321,6 +321,9 @@ async fn a_role_reads_nothing_without_a_grant_and_its_own_tenant_with_one() {
         "flyball.list_workers()".to_owned(),
         "flyball.list_kinds()".to_owned(),
         "flyball.list_suppressions()".to_owned(),
+        "flyball.is_suppressed('sms', '+15550100')".to_owned(),
+        "flyball.suppress('sms', '+15550100')".to_owned(),
+        "flyball.unsuppress('sms', '+15550100')".to_owned(),
     ];
     for read in &reads {
         let refused = fixture.as_role("web", &format!("select {read}")).await;
@@ -329,7 +332,7 @@ async fn a_role_reads_nothing_without_a_grant_and_its_own_tenant_with_one() {
     let all =
         "show_job, flyball.why_job, flyball.job_result, flyball.list_attempts, flyball.list_jobs,
         flyball.list_failures, flyball.list_audit, flyball.list_workers, flyball.list_kinds,
-        flyball.list_suppressions";
+        flyball.list_suppressions, flyball.is_suppressed, flyball.suppress, flyball.unsuppress";
     fixture
         .owner(&format!("grant execute on function flyball.{all} to {web}"))
         .await;
@@ -389,6 +392,19 @@ async fn a_role_reads_nothing_without_a_grant_and_its_own_tenant_with_one() {
         (
             "select flyball.list_suppressions()".to_owned(),
             "list_suppressions: concerns all tenants",
+        ),
+        // A suppression stops the messages of every tenant.
+        (
+            "select flyball.is_suppressed('sms', '+15550100')".to_owned(),
+            "is_suppressed: concerns all tenants",
+        ),
+        (
+            "select flyball.suppress('sms', '+15550100')".to_owned(),
+            "suppress: concerns all tenants",
+        ),
+        (
+            "select flyball.unsuppress('sms', '+15550100')".to_owned(),
+            "unsuppress: concerns all tenants",
         ),
     ] {
         let (code, message) = fixture.as_role("web", &read).await.unwrap();
