@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use anyhow::bail;
 use futures_util::future::BoxFuture;
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -12,8 +13,8 @@ use super::signed::AuditArgs;
 use super::{connect, output};
 use crate::api::lanes::list::LaneHold;
 use crate::config::Settings;
-use crate::jobs::{Attribution, LaneDepth, LanesAfter, Queue};
-use crate::throttle::{KeyState, Name};
+use crate::jobs::{Attribution, Count, LaneDepth, LanesAfter, Queue};
+use crate::throttle::{self, KeyState, Name};
 
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
@@ -121,6 +122,12 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
                 key.as_str(),
                 &bulk.signed.signature(),
             );
+            let lane = queue.lane_of(throttle.as_str(), key).await?;
+            if lane.is_none()
+                && queue.count_lane(throttle.as_str(), key, signed).await? == Count::default()
+            {
+                check_exists(&settings, throttle).await?;
+            }
             let step = |walk| -> BoxFuture<'_, _> {
                 Box::pin(async move {
                     queue
@@ -137,6 +144,18 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Fails if there is no throttle of this name. Jobs may wait for one that does not exist, so only a
+/// name without lanes and jobs is checked. Without Redis, which has the throttles, nobody can tell.
+async fn check_exists(settings: &Settings, name: &Name) -> anyhow::Result<()> {
+    let Ok(throttles) = connect::throttles(settings).await else {
+        return Ok(());
+    };
+    match throttles.status(name).await {
+        Ok(None) => bail!(throttle::Error::Unknown(name.clone())),
+        Ok(Some(_)) | Err(_) => Ok(()),
+    }
 }
 
 /// Reads pauses and learned rates, which are in Redis; `None` without it, because the rest is shown
@@ -161,6 +180,10 @@ async fn list(
 ) -> anyhow::Result<()> {
     let shown = Name::new(throttle)?;
     let lanes = queue.lanes_of(shown.as_str(), &after, limit).await?.lanes;
+    // An empty page behind others is the end of the list.
+    if lanes.is_empty() && !matches!(after, LanesAfter::Key(Some(_))) {
+        check_exists(settings, &shown).await?;
+    }
     let keys: Vec<String> = lanes.iter().map(|lane| lane.key.clone()).collect();
     let states = key_states(settings, &shown, &keys).await?;
     let state = |at: usize| states.as_ref().map(|states| &states[at]);
@@ -214,6 +237,9 @@ async fn show(
     let waiting = queue
         .count_lane(throttle.as_str(), key, &Attribution::default())
         .await?;
+    if waiting == Count::default() && lane.is_none() {
+        check_exists(settings, &throttle).await?;
+    }
     let weight = lane.as_ref().map_or(1.0, |lane| lane.weight);
     let oldest_at = lane.as_ref().and_then(|lane| lane.oldest_at);
     let first_seen = lane.as_ref().map(|lane| lane.first_seen);

@@ -544,15 +544,24 @@ async fn commands_say_what_is_wrong_in_words_of_their_own() {
         let empty = [&command[..], &["--tenant", ""]].concat();
         shell.refused(&empty, 2, "leave the option out");
     }
+    shell.ok(&["throttle", "set", "quiet", "rps=1"]);
     for (more, words) in [
         (
             &["--by-key"][..],
-            "there is no known lane of throttle nosuch",
+            "there is no known lane of throttle quiet",
         ),
-        (&[], "no lane of throttle nosuch had ready jobs"),
+        (&[], "no lane of throttle quiet had ready jobs"),
     ] {
-        let list = [&["lane", "list", "nosuch"][..], more].concat();
+        let list = [&["lane", "list", "quiet"][..], more].concat();
         assert!(shell.ok(&list).out.contains(words), "{words}");
+    }
+    shell.ok(&["lane", "purge", "quiet", "", "--yes"]);
+    for lane in [
+        &["lane", "list", "nosuch"][..],
+        &["lane", "show", "nosuch", ""],
+        &["lane", "purge", "nosuch", "", "--yes"],
+    ] {
+        shell.refused(lane, 3, "there is no throttle nosuch; create it with");
     }
     assert!(shell.ok(&["simulate", "--list", "--json"]).json()["scenarios"][0]["name"].is_string());
     let url = "{\"url\": \"https://example.com/beat\"}";
