@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::bulk::Bulk;
+use super::exit::message;
 use super::output::say;
 use super::signed::AuditArgs;
 use super::{connect, output};
@@ -159,14 +160,21 @@ async fn check_exists(settings: &Settings, name: &Name) -> anyhow::Result<()> {
 }
 
 /// Reads pauses and learned rates, which are in Redis; `None` without it, because the rest is shown
-/// all the same.
-async fn key_states(
-    settings: &Settings,
-    name: &Name,
-    keys: &[String],
-) -> anyhow::Result<Option<Vec<KeyState>>> {
-    let throttles = connect::throttles(settings).await?;
-    Ok(throttles.look(name, keys).await.ok())
+/// all the same. Standard error tells why.
+async fn key_states(settings: &Settings, name: &Name, keys: &[String]) -> Option<Vec<KeyState>> {
+    let read = async {
+        let throttles = connect::throttles(settings).await?;
+        let states = throttles.look(name, keys).await?;
+        anyhow::Ok(states)
+    };
+    match read.await {
+        Ok(states) => Some(states),
+        Err(error) => {
+            let why = message(&error);
+            eprintln!("flyball: whether keys are held back is unknown: {why}");
+            None
+        }
+    }
 }
 
 /// Lists lanes in the order of `after`.
@@ -185,7 +193,7 @@ async fn list(
         check_exists(settings, &shown).await?;
     }
     let keys: Vec<String> = lanes.iter().map(|lane| lane.key.clone()).collect();
-    let states = key_states(settings, &shown, &keys).await?;
+    let states = key_states(settings, &shown, &keys).await;
     let state = |at: usize| states.as_ref().map(|states| &states[at]);
     if json {
         let lanes = lanes
@@ -243,7 +251,7 @@ async fn show(
     let weight = lane.as_ref().map_or(1.0, |lane| lane.weight);
     let oldest_at = lane.as_ref().and_then(|lane| lane.oldest_at);
     let first_seen = lane.as_ref().map(|lane| lane.first_seen);
-    let states = key_states(settings, &throttle, &[key.to_owned()]).await?;
+    let states = key_states(settings, &throttle, &[key.to_owned()]).await;
     let state = states.as_ref().and_then(|states| states.first());
     if json {
         output::json(&json!({

@@ -454,3 +454,27 @@ async fn tokens_are_taken_returned_and_settled_and_a_throttle_with_jobs_is_delet
         "{forced}"
     );
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lanes_are_shown_without_redis_which_alone_knows_what_holds_them_back() {
+    let shell = migrated().await;
+    shell.ok(&["lane", "weight", "hooks", "acme", "2"]);
+    let dark = shell.with("REDIS_URL", "redis://127.0.0.1:1");
+    for (lane, words) in [
+        (&["lane", "list", "hooks", "--by-key"][..], "acme"),
+        (&["lane", "show", "hooks", "acme"], "weight     2"),
+    ] {
+        let told = dark.ok(lane);
+        assert!(
+            told.out.contains(words) && told.out.contains('?'),
+            "{}",
+            told.out
+        );
+        assert!(
+            told.err
+                .contains("flyball: whether keys are held back is unknown: cannot reach Redis"),
+            "{}",
+            told.err
+        );
+    }
+}
