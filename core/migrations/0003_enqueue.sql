@@ -521,7 +521,8 @@ return case when jsonb_typeof(options -> 'tags') = 'array' then (
 -- depth and the limit. Counting stops one above the limit and at 5,000: a higher limit is compared
 -- with the depth recorded when the lane was last walked, which is cheap and some seconds old. A
 -- recorded depth that is older than ten minutes refuses nothing. A bitmap scan would read the whole
--- lane before counting. An unreadable knob sets no limit.
+-- lane before counting. An unreadable knob sets no limit. A lane of a shared throttle may hold jobs
+-- of other tenants, so a role with a tenant learns that it is full, and not how full.
 create function flyball.check_backlog(entry_point text, throttle text, key text, lane bigint, adding bigint, out backlog jsonb)
 language plpgsql volatile set enable_seqscan = off set enable_bitmapscan = off set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on set jit = off as $$
@@ -533,6 +534,8 @@ declare
     ready_count   bigint;
     overflow_mode text;
     context       text;
+    own_tenant    text;
+    hides         boolean;
 begin
     select (b.fields ->> 'max_backlog')::numeric::bigint, b.fields ->> 'on_backlog' into cap, overflow_mode
     from flyball.knobs b
@@ -554,17 +557,22 @@ begin
     if depth + adding <= cap then
         return;
     end if;
+    own_tenant := flyball.bound_tenant();
+    hides := own_tenant is not null and flyball.throttle_tenant(throttle) is distinct from own_tenant;
     if overflow_mode = 'reject' then
         get diagnostics context = pg_context;
         raise exception using
             errcode = '53400',
-            message = format('%s: throttle %s, key %s: %s jobs of this lane are ready%s; its knob max_backlog allows %s',
-                flyball.called_function(context, entry_point), to_json(throttle), to_json(key), depth,
-                case when adding > 1 then format(' and %s more were sent', adding) else '' end, cap),
+            message = format('%s: throttle %s, key %s: %s; its knob max_backlog allows %s',
+                flyball.called_function(context, entry_point), to_json(throttle), to_json(key),
+                case when hides then 'this lane has no room'
+                    else format('%s jobs of this lane are ready', depth) end
+                    || case when adding > 1 then format(' and %s more were sent', adding) else '' end, cap),
             hint = 'Nothing was enqueued. Try again when some have run, or raise the knob max_backlog.',
-            constraint = 'max_backlog', schema = throttle, column = key, datatype = format('%s/%s', depth, cap);
+            constraint = 'max_backlog', schema = throttle, column = key,
+            datatype = format('%s/%s', case when hides then cap else depth end, cap);
     end if;
-    backlog := jsonb_build_object('depth', depth + adding, 'max', cap);
+    backlog := jsonb_build_object('depth', case when hides then cap + 1 else depth + adding end, 'max', cap);
 end $$;
 
 -- The priority of a job whose arguments state the urgency of a message.

@@ -8,6 +8,7 @@ use sqlx::{Executor, PgPool};
 
 use super::enqueue::{count, one};
 use super::fixture::{http, queue};
+use super::permissions::RolesFixture;
 
 async fn cap(pool: &PgPool, throttle: &str, fields: Value) {
     let sql = "insert into flyball.knobs (throttle, fields) values ($1, $2) on conflict (throttle) do update set fields = excluded.fields";
@@ -254,4 +255,61 @@ async fn a_cap_that_is_no_number_is_no_cap() {
             .is_some(),
         "an unknown word is the default, signal"
     );
+}
+
+#[tokio::test]
+async fn a_role_with_a_tenant_learns_that_a_shared_lane_is_full_and_not_how_full() {
+    let fixture = RolesFixture::new().await;
+    let web = fixture.role("web");
+    let signal = json!({"max_backlog": "3"});
+    let reject = json!({"max_backlog": "3", "on_backlog": "reject"});
+    for (throttle, fields) in [
+        ("shared", &signal),
+        ("tenant:shop/own", &signal),
+        ("strict", &reject),
+    ] {
+        cap(fixture.pool(), throttle, fields.clone()).await;
+    }
+    fixture
+        .owner(&format!(
+            "insert into flyball.producer (role, tenant) values ('{web}', 'shop')"
+        ))
+        .await;
+    let fill = "select flyball.enqueue('http', throttle => 'shared') from generate_series(1, 9);
+                select flyball.enqueue('http', throttle => 'strict') from generate_series(1, 2)";
+    assert_eq!(fixture.as_role("owner", fill).await, None);
+    let fill =
+        "select flyball.enqueue('http', throttle => 'tenant:shop/own') from generate_series(1, 9)";
+    assert_eq!(fixture.as_role("web", fill).await, None);
+    // A check that fails raises, with what was found.
+    let answers = |throttle: &str, wanted: Value| {
+        format!(
+            "do $$ declare found jsonb; begin
+                 select backlog into found from flyball.enqueue('http', throttle => '{throttle}');
+                 if found is distinct from '{wanted}' then raise exception '%', found; end if;
+             end $$"
+        )
+    };
+    for (role, throttle, wanted) in [
+        ("owner", "shared", json!({"depth": 5, "max": 3})),
+        ("web", "shared", json!({"depth": 4, "max": 3})),
+        ("web", "tenant:shop/own", json!({"depth": 5, "max": 3})),
+    ] {
+        let answered = fixture.as_role(role, &answers(throttle, wanted)).await;
+        assert_eq!(answered, None, "{role}, {throttle}");
+    }
+    let two = r#"select flyball.enqueue_many('[{"kind": "http", "throttle": "strict"}, {"kind": "http", "throttle": "strict"}]')"#;
+    for (role, words) in [
+        (
+            "owner",
+            "2 jobs of this lane are ready and 2 more were sent",
+        ),
+        ("web", "this lane has no room and 2 more were sent"),
+    ] {
+        let (code, message) = fixture.as_role(role, two).await.unwrap();
+        assert!(
+            code == "53400" && message.contains(words),
+            "{role}: {message}"
+        );
+    }
 }
