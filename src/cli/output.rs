@@ -101,14 +101,18 @@ pub(super) fn rate(limit: RateLimit) -> String {
     }
 }
 
-/// Returns a number without decimals from 100 on, and with at most three below.
+/// Returns a number without decimals from 100 on, and with at most three below; one that they would
+/// make 0, or nearly so, has three digits.
 pub(super) fn number(value: f64) -> String {
     if value >= 100.0 {
-        format!("{value:.0}")
-    } else {
-        let text = format!("{value:.3}");
-        text.trim_end_matches('0').trim_end_matches('.').to_owned()
+        return format!("{value:.0}");
     }
+    let decimals = match value {
+        small if small > 0.0 && small < 0.01 => (2.0 - small.log10().floor()) as usize,
+        _ => 3,
+    };
+    let text = format!("{value:.decimals$}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 #[cfg(test)]
@@ -137,10 +141,22 @@ mod tests {
 
     #[test]
     fn rates_are_short_and_special_ones_are_words() {
-        let texts: Vec<String> = [-1.0, 0.0, 0.05, 2.5, 40.0, 1234.5]
+        let texts: Vec<String> = [-1.0, 0.0, 0.0001, 1.0 / 3600.0, 0.05, 2.5, 40.0, 1234.5]
             .into_iter()
             .map(|rps| rate(RateLimit::new(rps)))
             .collect();
-        assert_eq!(texts, ["unlimited", "stopped", "0.05", "2.5", "40", "1234"]);
+        assert_eq!(
+            texts,
+            [
+                "unlimited",
+                "stopped",
+                "0.0001",
+                "0.000278",
+                "0.05",
+                "2.5",
+                "40",
+                "1234"
+            ]
+        );
     }
 }
