@@ -298,7 +298,7 @@ async fn delete(
         Ok(taken) => taken,
         Err(unknown @ NotDeleted::Unknown(_)) => bail!(CliError::NotFound(unknown.to_string())),
         Err(kept @ (NotDeleted::Parent { .. } | NotDeleted::Waiting { .. })) => {
-            bail!(CliError::Refused(kept.to_string()))
+            bail!(CliError::Refused(kept.told("--force")))
         }
         Err(NotDeleted::Throttles(error)) => return Err(error.into()),
         Err(NotDeleted::Queue(error)) => return Err(error.into()),

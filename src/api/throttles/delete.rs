@@ -53,11 +53,7 @@ pub enum NotDeleted {
         children: String,
     },
     /// Jobs wait for its tokens.
-    #[error(
-        "{} for throttle {name}, and would wait until it is created again; cancel them or empty its \
-         lanes first, or delete it with force; nothing was deleted",
-        jobs_wait(*.waiting)
-    )]
+    #[error("{}", would_wait(.name, *.waiting, "force=true"))]
     Waiting {
         name: Name,
         /// The jobs, as counted.
@@ -69,6 +65,24 @@ pub enum NotDeleted {
     /// Postgres refused, or did not answer.
     #[error(transparent)]
     Queue(#[from] jobs::Error),
+}
+
+impl NotDeleted {
+    /// Returns the text for a caller that deletes it all the same with `force`.
+    pub fn told(&self, force: &str) -> String {
+        match self {
+            Self::Waiting { name, waiting } => would_wait(name, *waiting, force),
+            other => other.to_string(),
+        }
+    }
+}
+
+fn would_wait(name: &Name, waiting: Count, force: &str) -> String {
+    format!(
+        "{} for throttle {name}, and would wait until it is created again; cancel them or empty its \
+         lanes first, or delete it with {force}; nothing was deleted",
+        jobs_wait(waiting)
+    )
 }
 
 /// Returns the subject and the verb of a sentence about waiting jobs. A count that was cut off
@@ -226,6 +240,24 @@ impl From<NotDeleted> for Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_refusal_names_the_option_of_its_interface() {
+        let kept = NotDeleted::Waiting {
+            name: Name::new("mail").unwrap(),
+            waiting: Count {
+                jobs: 4,
+                more: false,
+            },
+        };
+        let http = kept.to_string();
+        assert!(
+            http.starts_with("4 jobs wait for throttle mail")
+                && http.contains("delete it with force=true;"),
+            "{http}"
+        );
+        assert!(kept.told("--force").contains("delete it with --force;"));
+    }
 
     #[test]
     fn a_count_that_was_cut_off_says_that_jobs_may_wait() {

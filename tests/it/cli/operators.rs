@@ -446,7 +446,7 @@ async fn tokens_are_taken_returned_and_settled_and_a_throttle_with_jobs_is_delet
     shell.refused(
         &["throttle", "delete", "mail"],
         4,
-        "1 jobs wait for throttle mail",
+        "or delete it with --force; nothing was deleted",
     );
     let forced = shell.ok(&["throttle", "delete", "mail", "--force"]).out;
     assert!(
