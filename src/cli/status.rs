@@ -146,7 +146,12 @@ impl SystemStatus {
             Some(paused) => say!("everything is {}", pause::sentence(paused)),
             None => say!("running: no pause of everything"),
         }
+        // Workers report by a write, so without writes none looks alive, and none is missed.
+        let are_workers_unknown = self.is_read_only && self.workers == 0;
         match self.workers {
+            0 if are_workers_unknown => {
+                say!("live workers are unknown: none can report to this database");
+            }
             0 => say!("0 live workers: no job runs; {}", served::START_ONE),
             1 => say!("1 live worker"),
             workers => say!("{workers} live workers"),
@@ -154,7 +159,7 @@ impl SystemStatus {
         for difference in &self.differences {
             say!("difference: {difference}");
         }
-        for one in &self.unserved {
+        for one in self.unserved.iter().filter(|_| !are_workers_unknown) {
             say!("{}", unserved(one));
         }
         if let Some(oldest) = self.open_groups.oldest_at {

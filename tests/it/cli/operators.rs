@@ -2,6 +2,7 @@
 //! kinds, failures, the audit log, and tokens.
 
 use serde_json::json;
+use sqlx::AssertSqlSafe;
 
 use super::shell::{Shell, shell};
 
@@ -477,4 +478,32 @@ async fn lanes_are_shown_without_redis_which_alone_knows_what_holds_them_back() 
             told.err
         );
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_status_of_a_database_without_writes_misses_no_worker() {
+    let shell = migrated().await;
+    let args = r#"{"url":"http://example.com/"}"#;
+    shell.ok(&["enqueue", "http", "--args", args]);
+    let missed = shell.ok(&["status"]).out;
+    assert!(missed.contains("0 live workers: no job runs"), "{missed}");
+    let url = url::Url::parse(shell.database.url()).unwrap();
+    let name = url.path().trim_start_matches('/');
+    let set = format!("alter database {name} set default_transaction_read_only = on");
+    sqlx::raw_sql(AssertSqlSafe(set))
+        .execute(&shell.database.superuser())
+        .await
+        .unwrap();
+
+    let told = shell.ok(&["status"]).out;
+
+    assert!(
+        told.contains("no job starts: the database is read-only")
+            && told.contains("live workers are unknown"),
+        "{told}"
+    );
+    assert!(
+        !told.contains("0 live workers") && !told.contains("no worker is live"),
+        "{told}"
+    );
 }
