@@ -279,6 +279,20 @@ begin
         from unnest(known) with ordinality as k(known, n) order by k.n);
 end $$;
 
+-- The least number that a claim of a recipient has: the first three bytes of its key, then zeros.
+-- core/src/recipient/dedup.rs makes the numbers.
+create function flyball.first_claim(recipient uuid) returns bigint
+language sql immutable parallel safe
+return ('x' || left(recipient::text, 6) || '0000000000')::bit(64)::bigint;
+
+-- The claims that jobs have among those of a recipient. Other recipients whose keys begin like its
+-- key have theirs in between.
+create function flyball.claims_of(recipient uuid, jobs bigint[]) returns setof bigint
+language sql stable rows 1 set enable_seqscan = off set search_path = pg_catalog, pg_temp set jit = off as $$
+    select d.claim from flyball.dedup d
+    where d.claim between flyball.first_claim(recipient) and (flyball.first_claim(recipient) | 1099511627775) and d.job_id = any (jobs)
+$$;
+
 -- The mark of a tenant in the notification of a publication. A process that moves the messages of a
 -- tenant step by step, because that is at its limit, need not look when more of them come. The mark
 -- is a digest, because every role may listen.
@@ -476,6 +490,7 @@ return flyball.masked_args(kind, flyball.without_secrets(args));
 -- === Permissions =================================================================================
 
 revoke execute on function flyball.bound_tenant, flyball.refuse, flyball.audit_actor, flyball.write_audit, flyball.keyed_digest,
-    flyball.keyed_digests, flyball.tenant_mark, flyball.known_digest, flyball.recipient_digest, flyball.check_recipient, flyball.time_text,
+    flyball.keyed_digests, flyball.first_claim, flyball.claims_of, flyball.tenant_mark, flyball.known_digest,
+    flyball.recipient_digest, flyball.check_recipient, flyball.time_text,
     flyball.first_line, flyball.without_secrets, flyball.shown_url, flyball.hidden_value, flyball.masked_args, flyball.shown_args
 from public;

@@ -291,24 +291,25 @@ declare
     items     constant bigint[] := array(
         select i.job_id from unnest(jobs) as a(id)
         cross join lateral (select o.job_id from flyball.digest_item o where o.job_id between a.id and a.id order by o.job_id) i);
+    claimed   bigint[];
     withdrawn bigint[];
 begin
     if items = '{}' then
         return items;
     end if;
     -- As planners lock them: claims before digests, each in the order of their keys.
-    perform from (
-        select d.recipient, d.content, d.job_id
-        from unnest(items) as a(id)
-        cross join lateral (select h.recipient, h.job_id from flyball.message_plan h where h.job_id = a.id limit 1) p
+    claimed := array(
+        select k.claim
+        from (
+            select c.claim, p.job_id
+            from unnest(items) as a(id)
+            cross join lateral (select h.recipient, h.job_id from flyball.message_plan h where h.job_id = a.id limit 1) p
+            cross join lateral flyball.claims_of(p.recipient, array[p.job_id]) as c(claim)
+            order by c.claim
+        ) k
         cross join lateral (
-            select c.recipient, c.content, c.job_id from flyball.dedup c where c.recipient = p.recipient and c.job_id = p.job_id offset 0
-        ) d
-        order by d.recipient, d.content
-    ) k
-    cross join lateral (
-        select from flyball.dedup d where d.recipient = k.recipient and d.content = k.content and d.job_id = k.job_id for update
-    ) l;
+            select from flyball.dedup d where d.claim = k.claim and d.job_id = k.job_id for update
+        ) l);
     -- Such a digest cannot close, and gets no item, until this is through.
     perform from (
         select d.type, d.recipient, d.key
@@ -345,12 +346,11 @@ begin
         update flyball.message_plan p
         set state = 'ended', reason = 'cancelled', until = null, digest_id = null, since = clock_timestamp()
         where p.job_id = any (array(select r.job_id from removed r))
-        returning p.recipient, p.job_id
+        returning p.job_id
     ),
     -- An equal message that comes later is no duplicate of one that is never seen.
     claims as (
-        delete from flyball.dedup d
-        where d.recipient = any(array(select p.recipient from planned p)) and d.job_id = any(array(select p.job_id from planned p))
+        delete from flyball.dedup d where d.claim = any(claimed) and d.job_id = any(array(select p.job_id from planned p))
     ),
     delivered as (
         update flyball.delivery d

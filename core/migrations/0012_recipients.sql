@@ -897,13 +897,29 @@ begin
     return ended;
 end $$;
 
+-- Deletes the claims that jobs have among those of recipients, and returns their number. They are
+-- locked in the order of their numbers, as planners lock them.
+create function flyball.erase_claims(keys uuid[], jobs bigint[]) returns bigint
+language plpgsql volatile set enable_seqscan = off set search_path = pg_catalog, pg_temp set jit = off as $$
+declare
+    wanted constant bigint[] := array(
+        select distinct c.claim from unnest(keys) as k(key) cross join lateral flyball.claims_of(k.key, jobs) as c(claim));
+    erased bigint;
+begin
+    perform from flyball.dedup d where d.claim = any (wanted) and d.job_id = any (jobs) order by d.claim for update;
+    delete from flyball.dedup d where d.claim = any (wanted) and d.job_id = any (jobs);
+    get diagnostics erased = row_count;
+    return erased;
+end $$;
+
 -- Erases a recipient of a tenant: its profile, what its caps and its dedup count, the items of its
 -- open digests, its inbox, its messages that wait, the arguments of all, and its address in their
 -- records. `keys` and `digests` add those that the caller computed: keys of recipients, and unkeyed
 -- digests of addresses. Returns the numbers. It reads every message of the tenant that is kept, and
 -- looks again for what planners and closers wrote meanwhile; items in digests of other keys end
 -- too. Suppressions stay: they say that this address wants nothing, and the address cannot be read
--- there. It locks in the order of planners, which take messages, then claims, lists and digests,
+-- there. So does a claim whose job is not kept any more, until its window ends: it is a hash, of which
+-- only the first 24 bits are the recipient's, and others share these. It locks in the order of planners, which take messages, then claims, lists and digests,
 -- and changes records at the end, as planners and closers do: so none waits for the other. A digest
 -- that closes meanwhile leaves messages, which the next look finds.
 create function flyball.erase_recipient(tenant text, id text, keys uuid[], digests bytea[], by text, why text,
@@ -994,9 +1010,7 @@ begin
             all_jobs := all_jobs || fresh;
         end if;
         cancelled := cancelled + flyball.erase_messages(fresh);
-        perform from flyball.dedup d where d.recipient = any (all_keys) order by d.recipient, d.content for update;
-        with gone as (delete from flyball.dedup d where d.recipient = any (all_keys) returning 1)
-        select claims + count(*) into claims from gone;
+        claims := claims + flyball.erase_claims(all_keys, all_jobs);
         perform from flyball.cap c where c.recipient = any (all_keys) order by c.recipient, c.list for update;
         with gone as (delete from flyball.cap c where c.recipient = any (all_keys) returning 1) select caps + count(*) into caps from gone;
         -- One probe of the index for each type: an item that is being put into one is
@@ -1034,8 +1048,7 @@ begin
     with gone as (delete from flyball.cap c where c.recipient = any (all_keys) returning 1) select caps + count(*) into caps from gone;
     with gone as (delete from flyball.cap_reservation c where c.recipient = any (all_keys) returning 1)
     select count(*) into reservations from gone;
-    with gone as (delete from flyball.dedup d where d.recipient = any (all_keys) returning 1)
-        select claims + count(*) into claims from gone;
+    claims := claims + flyball.erase_claims(all_keys, all_jobs);
 
     -- A cancelled message has no record of its own, but one that was tried before has, and so has
     -- an item.
@@ -1121,7 +1134,8 @@ declare
 begin
     execute format('delete from flyball.dedup_%1$s where ctid = any(array(
         select d.ctid from flyball.dedup_%1$s d
-        where d.at < clock_timestamp() - make_interval(secs => case when d.is_marked then $1 else greatest($1, 31 * 86400.0) end)
+        where abs(d.at_s) < extract(epoch from clock_timestamp()) - 1577836800
+            - case when d.at_s < 0 then $1 else greatest($1, 31 * 86400.0) end
         limit $2 for update skip locked))', part)
     using dedup_s, max_rows;
     get diagnostics removed = row_count;
@@ -1162,5 +1176,5 @@ revoke execute on function flyball.recipient_tenant, flyball.recipient_id_proble
     flyball.set_recipients, flyball.recipient_key, flyball.recipient_keys, flyball.is_quiet, flyball.quiet_end, flyball.list_key,
     flyball.list_number, flyball.sender_cap, flyball.cap_next, flyball.cap_has_room, flyball.refuse_capped, flyball.take_unplanned,
     flyball.replan, flyball.replan_created, flyball.replan_recipient, flyball.without_reasons, flyball.is_addressed_to, flyball.erased_name,
-    flyball.erase_messages, flyball.erase_recipient, flyball.delete_recipient, flyball.prune_recipients
+    flyball.erase_messages, flyball.erase_claims, flyball.erase_recipient, flyball.delete_recipient, flyball.prune_recipients
 from public;

@@ -47,8 +47,17 @@ impl DedupKey {
         ]))
     }
 
-    pub fn as_bytes(&self) -> &[u8; KEY_BYTES] {
-        &self.0
+    /// Returns the number of a claim on this content: three bytes of the recipient's key, so that
+    /// all its claims lie together, and five of a hash of the content.
+    ///
+    /// The hash has a secret, because five bytes can be tried: nobody can make a message that
+    /// claims the same as one of another tenant.
+    pub fn claim(&self, recipient: &RecipientKey, secret: &[u8]) -> i64 {
+        let content = hash_bytes(&[b"claim", secret, &self.0]);
+        let mut bytes = [0; 8];
+        bytes[..3].copy_from_slice(&recipient.as_bytes()[..3]);
+        bytes[3..].copy_from_slice(&content[..5]);
+        i64::from_be_bytes(bytes)
     }
 }
 
@@ -117,6 +126,31 @@ mod tests {
             assert_ne!(other, sample);
         }
         assert_eq!(sample.for_time(None), sample);
+    }
+
+    #[test]
+    fn a_claim_begins_like_its_recipient_and_is_told_apart_by_content_and_secret() {
+        let key = |first: [u8; 4]| {
+            let mut bytes = [7; KEY_BYTES];
+            bytes[..4].copy_from_slice(&first);
+            RecipientKey::from_bytes(bytes)
+        };
+        let (low, high) = (key([0x12, 0x34, 0x56, 1]), key([0xff, 0, 1, 1]));
+        let claim = |recipient: &RecipientKey, name: &str, secret: &[u8]| {
+            DedupKey::of_name(recipient, name).claim(recipient, secret)
+        };
+        assert_eq!(claim(&low, "a", b"s") >> 40, 0x0012_3456);
+        assert_eq!(claim(&high, "a", b"s") >> 40, 0x00ff_0001 - 0x0100_0000);
+        let sample = claim(&low, "a", b"s");
+        let neighbour = key([0x12, 0x34, 0x56, 2]);
+        assert_eq!(claim(&neighbour, "a", b"s") >> 40, sample >> 40);
+        for other in [
+            claim(&neighbour, "a", b"s"),
+            claim(&low, "b", b"s"),
+            claim(&low, "a", b"t"),
+        ] {
+            assert_ne!(other, sample);
+        }
     }
 
     #[test]

@@ -15,8 +15,8 @@ pub async fn measure(cli: &RecipientArgs, report: Report) -> anyhow::Result<()> 
     for statement in [
         "insert into flyball.cap (recipient, list, sent)
          select md5(n::text)::uuid, 7, array[1, 2, 3] from generate_series(1, $1) n",
-        "insert into flyball.dedup (recipient, content, job_id, at)
-         select md5(n::text)::uuid, n, n, now() from generate_series(1, $1) n",
+        "insert into flyball.dedup (claim, job_id, at_s)
+         select ('x' || left(md5(n::text), 16))::bit(64)::bigint, n, 1 from generate_series(1, $1) n",
         "insert into flyball.recipient (tenant, id, profile)
          select 'acme', n::text, jsonb_build_object('time_zone', 'Europe/Berlin',
              'addresses', jsonb_build_object('email', 'person' || n || '@example.com'),

@@ -397,7 +397,7 @@ async fn a_message_that_may_have_arrived_keeps_its_claim_whatever_ends_it() {
         assert_eq!(fixture.in_state(state).await, 1);
         let kept: (i64, i64) = sqlx::query_as(
             "select (select coalesce(sum(cardinality(sent)), 0)::bigint from flyball.cap),
-                (select count(*) from flyball.dedup where is_marked)",
+                (select count(*) from flyball.dedup where at_s < 0)",
         )
         .fetch_one(fixture.database.pool())
         .await

@@ -241,9 +241,9 @@ async fn the_window_of_dedup_counts_from_the_time_at_which_a_provider_accepted()
         let pool = gates.fixture.database.pool().clone();
         async move {
             sqlx::query(
-                "update flyball.dedup set at = clock_timestamp() - make_interval(secs => $1)",
+                "update flyball.dedup set at_s = $1 - floor(extract(epoch from clock_timestamp()) - 1577836800)::int",
             )
-            .bind(f64::from(seconds))
+            .bind(seconds)
             .execute(&pool)
             .await
             .unwrap();

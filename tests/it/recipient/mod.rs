@@ -2,6 +2,7 @@
 
 mod attempts;
 mod cap_races;
+mod claims;
 mod digest_items;
 mod digest_kills;
 mod digests;

@@ -26,7 +26,7 @@ impl GatesFixture {
         for statement in [
             "update flyball.cap c set sent = (select array_agg(u.s - $1::int order by u.n) from unnest(c.sent) with ordinality as u(s, n))
              where c.sent <> '{}'",
-            "update flyball.dedup set at = at - make_interval(secs => $1)",
+            "update flyball.dedup set at_s = at_s - (sign(at_s) * $1)::int",
             "update flyball.digest set opened_at = opened_at - make_interval(secs => $1), last_at = last_at - make_interval(secs => $1),
                 closes_at = closes_at - make_interval(secs => $1)",
         ] {

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use sqlx::{Row, query};
 
+use super::claims::{claims, give_claims_back, mark_claims};
 use super::crowds::spread_out;
 use super::messages::load;
 use super::new_lists::add_lists;
@@ -13,8 +14,8 @@ use super::plan_rows::{PlanRow, write_rows};
 use super::plans::{Capacity, PlannedMessage};
 use super::reservations::reserve;
 use super::rows::{
-    ClaimKey, GateInput, StoredList, StoredTimes, cap_times, claims, columns, inputs, sent,
-    sql_time, stored, unstored,
+    ClaimKey, GateInput, StoredList, StoredTimes, cap_times, columns, inputs, sent, sql_time,
+    stored, unstored,
 };
 use super::statement::query_unprepared;
 use crate::jobs::Error;
@@ -59,31 +60,10 @@ join slots s on s.job_id = a.job_id
 on conflict (job_id) do update
 set slot_lists = excluded.slot_lists, slot_s = excluded.slot_s, state = 'sending'";
 
-pub(super) const MARK: &str = "
-update flyball.dedup d
-set is_marked = true, at = clock_timestamp()
-from (
-    select * from unnest($1::text[]::uuid[], $2::bigint[], $3::bigint[]) as a(recipient, content, job_id) order by recipient, content
-) a
-where d.recipient = a.recipient and d.content = a.content and d.job_id = a.job_id";
-
 pub(super) const TAKEN: &str = "
 select uuid_send(p.recipient) as recipient, p.slot_lists, p.slot_s
 from unnest($1::bigint[]) as a(job_id)
 cross join lateral (select * from flyball.message_plan where job_id = a.job_id limit 1 for no key update) p";
-
-pub(super) const GIVE_BACK: &str = "
-with unsent as (
-    select * from unnest($1::text[]::uuid[], $2::bigint[], $3::bigint[]) as a(recipient, content, job_id) order by recipient, content
-),
-claims as (
-    delete from flyball.dedup d using unsent a
-    where d.recipient = a.recipient and d.content = a.content and d.job_id = a.job_id and not d.is_marked
-),
-reservations as (
-    delete from flyball.cap_reservation r using unsent a where r.recipient = a.recipient and r.job_id = a.job_id
-)
-update flyball.message_plan set slot_lists = '{}', slot_s = '{}' where job_id = any($3) and slot_lists <> '{}'";
 
 /// The slots of one message: each list with its second.
 struct TakenSlots {
@@ -151,7 +131,7 @@ pub async fn verify(
         let before = lift(&mut times, input);
         let rows = GateRows {
             is_suppressed: input.is_suppressed,
-            claim: claims.get(&(input.recipient, input.content)).copied(),
+            claim: claims.get(&input.claim).copied(),
             times: &cap_times(&stored, &times),
             ..GateRows::default()
         };
@@ -397,36 +377,14 @@ pub async fn end_attempts(db: &Db, ends: &[(ClaimKey, AttemptEnd)]) -> Result<Ve
     };
     let (marked, given_back) = (with(ClaimFate::Marked), with(ClaimFate::GivenBack));
     let mut transaction = db.begin().await?;
-    settle_claims(&mut transaction, MARK, &marked).await?;
+    mark_claims(&mut transaction, &marked).await?;
     if !given_back.is_empty() {
         let jobs: Vec<i64> = given_back.iter().map(|key| key.job_id).collect();
         return_slots(&mut transaction, &jobs).await?;
-        settle_claims(&mut transaction, GIVE_BACK, &given_back).await?;
+        give_claims_back(&mut transaction, &given_back).await?;
     }
     transaction.commit().await?;
     Ok(vec![(); ends.len()])
-}
-
-/// Marks claims, or gives them back with the reservations of their messages.
-pub(super) async fn settle_claims(
-    connection: &mut Transaction,
-    statement: &'static str,
-    keys: &[ClaimKey],
-) -> Result<(), Error> {
-    if keys.is_empty() {
-        return Ok(());
-    }
-    query_unprepared(statement)
-        .bind(
-            keys.iter()
-                .map(|key| key.recipient.to_hex())
-                .collect::<Vec<_>>(),
-        )
-        .bind(keys.iter().map(|key| key.content).collect::<Vec<_>>())
-        .bind(keys.iter().map(|key| key.job_id).collect::<Vec<_>>())
-        .execute(connection)
-        .await?;
-    Ok(())
 }
 
 /// Takes the slots of messages out of their lists. The plans still name them.

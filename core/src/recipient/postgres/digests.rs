@@ -85,11 +85,12 @@ with ended as (
 )
 delete from flyball.dedup d
 using (
-    select p.recipient, p.job_id
+    select k.claim, p.job_id
     from ended e
     cross join lateral (select h.recipient, h.job_id from flyball.message_plan h where h.job_id = e.job_id limit 1) p
+    cross join lateral flyball.claims_of(p.recipient, array[p.job_id]) as k(claim)
 ) c
-where d.recipient = c.recipient and d.job_id = c.job_id";
+where d.claim = c.claim and d.job_id = c.job_id";
 
 pub(super) const REOPEN: &str = "
 insert into flyball.digest

@@ -10,13 +10,13 @@ use sqlx::postgres::PgRow;
 use sqlx::{Row, query};
 
 use super::carriers::{carriers, describe_carriers};
+use super::claims::claims;
 use super::messages::load;
 use super::open_digests;
 use super::plan_rows::{holds, recorded_plan};
 use super::plans::{Capacity, digest_key};
 use super::rows::{
-    DigestKey, GateInput, StoredList, StoredTimes, claims, crowd, digests, inputs, reserved, sent,
-    unstored,
+    DigestKey, GateInput, StoredList, StoredTimes, crowd, digests, inputs, reserved, sent, unstored,
 };
 use super::rule_sources::add_sources;
 use crate::jobs::Error;
@@ -414,7 +414,7 @@ impl<'a> Reading<'a> {
         let open = digests(connection, &keys, false).await?;
         let named = kinds.iter().zip(&keys);
         Ok(Self {
-            claim: claimed.remove(&(input.recipient, input.content)),
+            claim: claimed.remove(&input.claim),
             is_suppressed: input.is_suppressed,
             has_slots: input.message.has_slots(),
             times: times.collect(),

@@ -48,8 +48,9 @@ pub(super) const KEEP_OPEN: &str = "
 with claimed as materialized (
     select d.job_id
     from (select h.recipient, h.job_id from flyball.message_plan h where h.job_id = $1 limit 1) p
+    cross join lateral flyball.claims_of(p.recipient, array[p.job_id]) as k(claim)
     cross join lateral (
-        select h.job_id from flyball.dedup h where h.recipient = p.recipient and h.job_id = p.job_id for update
+        select h.job_id from flyball.dedup h where h.claim = k.claim and h.job_id = p.job_id for update
     ) d
 )
 select k.id, k.type, k.items
@@ -83,7 +84,9 @@ planned as (
     returning p.recipient, p.job_id
 ),
 claims as (
-    delete from flyball.dedup d using planned p where d.recipient = p.recipient and d.job_id = p.job_id
+    delete from flyball.dedup d
+    using planned p cross join lateral flyball.claims_of(p.recipient, array[p.job_id]) as k(claim)
+    where d.claim = k.claim and d.job_id = p.job_id
 ),
 delivered as (
     update flyball.delivery d

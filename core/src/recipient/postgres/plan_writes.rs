@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use jiff::SignedDuration;
 
-use super::attempts::{GIVE_BACK, MARK, settle_claims};
+use super::claims::{give_claims_back, mark_claims};
 use super::crowds::count_crowd;
 use super::ended_slots::return_unsent;
 use super::ends::{EndedMessage, end_messages};
@@ -183,7 +183,7 @@ impl PlanBatch<'_> {
         return_unsent(connection, &with_slots).await?;
         // A message that ended unsent gives its claim back.
         let unsent = self.claims_of(ended, |reason| reason != "collected");
-        settle_claims(connection, GIVE_BACK, &unsent).await
+        give_claims_back(connection, &unsent).await
     }
 
     /// Marks the claims of items, because an equal event soon after is a duplicate of them. As long
@@ -201,7 +201,7 @@ impl PlanBatch<'_> {
         let marked = self.inputs.iter().filter(|input| outlives(input));
         let marked: BTreeSet<i64> = marked.map(|input| input.message.job_id).collect();
         collected.retain(|key| marked.contains(&key.job_id));
-        settle_claims(connection, MARK, &collected).await
+        mark_claims(connection, &collected).await
     }
 
     /// Returns the claims of messages that ended for such a reason.

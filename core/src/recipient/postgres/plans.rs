@@ -9,12 +9,12 @@ use std::collections::{HashMap, HashSet};
 use jiff::Timestamp;
 use sqlx::query;
 
-use super::claims::{NewClaim, write_claims};
+use super::claims::{NewClaim, claims, counting, stored_claims, write_claims};
 use super::messages::{GatedMessage, load};
 use super::new_lists::add_lists;
 use super::rows::{
-    DigestKey, GateInput, StoredList, StoredTimes, cap_times, claims, counting, crowd, digests,
-    inputs, reserved, sent, stored_claims,
+    DigestKey, GateInput, StoredList, StoredTimes, cap_times, crowd, digests, inputs, reserved,
+    sent,
 };
 use super::taken::{
     DUE_JOBS, Look, PUT_JOB_OFF, TakenMessages, take_due, take_jobs, take_siblings,
@@ -184,7 +184,7 @@ pub(super) struct PlanBatch<'a> {
     pub(super) now: Timestamp,
     pub(super) inputs: Vec<GateInput>,
     pub(super) lists: Vec<Vec<CapList>>,
-    claims: HashMap<(RecipientKey, i64), DedupClaim>,
+    claims: HashMap<i64, DedupClaim>,
     times: HashMap<StoredList, StoredTimes>,
     pub(super) digests: HashMap<DigestKey, OpenDigest>,
     /// Digests that were not open when they were read.
@@ -256,9 +256,9 @@ impl<'a> PlanBatch<'a> {
         }
         let stored = stored_claims(connection, &wanting).await?;
         let mut found = counting(&stored);
-        let mut wanted: HashMap<(RecipientKey, i64), i64> = HashMap::new();
+        let mut wanted: HashMap<i64, i64> = HashMap::new();
         for input in &wanting {
-            let (key, job_id) = ((input.recipient, input.content), input.message.job_id);
+            let (key, job_id) = (input.claim, input.message.job_id);
             let window = self.rules.category(&input.args.category).dedup_window;
             let blocks = |claim: &DedupClaim| claim.blocks(Some(job_id), self.now, window);
             if !found.get(&key).is_some_and(blocks) {
@@ -266,14 +266,11 @@ impl<'a> PlanBatch<'a> {
                 wanted.entry(key).or_insert(job_id);
             }
         }
-        let new = wanted
-            .iter()
-            .map(|((recipient, content), job_id)| NewClaim {
-                recipient: *recipient,
-                content: *content,
-                job_id: *job_id,
-                before: stored.get(&(*recipient, *content)).map(|one| one.claim.job),
-            });
+        let new = wanted.iter().map(|(claim, job_id)| NewClaim {
+            claim: *claim,
+            job_id: *job_id,
+            before: stored.get(claim).map(|one| one.claim.job),
+        });
         let claimed = write_claims(connection, new.collect(), self.now).await?;
         if claimed.len() < wanted.len() {
             // Another planner was faster: its messages are the first ones.
@@ -430,7 +427,7 @@ impl<'a> PlanBatch<'a> {
                     ..
                 }
             );
-            let other = self.claims.get(&(input.recipient, input.content));
+            let other = self.claims.get(&input.claim);
             self.planned.push(PlannedMessage {
                 job_id: input.message.job_id,
                 duplicate_of: other.filter(|_| is_duplicate).map(|claim| claim.job),
@@ -511,7 +508,7 @@ impl<'a> PlanBatch<'a> {
             .collect();
         let rows = GateRows {
             is_suppressed: input.is_suppressed,
-            claim: self.claims.get(&(input.recipient, input.content)).copied(),
+            claim: self.claims.get(&input.claim).copied(),
             digests: &open,
             times: &times,
             lists: Some(lists),

@@ -1,4 +1,4 @@
-//! The rows that decide about messages: profiles, suppressions, claims, sends, digests, crowds.
+//! The rows that decide about messages: profiles, suppressions, sends, digests, crowds.
 
 use std::collections::HashMap;
 
@@ -15,7 +15,6 @@ use crate::postgres::{Transaction, json_or_text};
 use crate::providers::Recipient;
 use crate::recipient::address::{RecipientKey, suppression_digest};
 use crate::recipient::candidate::{Candidate, CapList};
-use crate::recipient::dedup::DedupClaim;
 use crate::recipient::digest::OpenDigest;
 use crate::recipient::fields::GatedArgs;
 use crate::recipient::gates::CapTimes;
@@ -32,6 +31,9 @@ cross join lateral (select * from flyball.recipient h where h.tenant = a.tenant 
 pub(super) const DEFAULTS: &str = "
 select d.tenant, d.profile from flyball.recipient_defaults d where d.tenant = any($1)";
 
+/// What is keyed to get the secret of claims. It is no digest, so no address has it.
+const CLAIM_SECRET: &[u8] = b"claims on contents";
+
 /// The keyed digests of addresses, and whether each is suppressed.
 // Without the offset a plan for few suppressions reads all of them.
 pub(super) const SUPPRESSED: &str = "
@@ -40,50 +42,6 @@ select a.digest, exists (
 ) as is_suppressed
 from unnest($1::text[], flyball.keyed_digests($2::bytea[])) with ordinality as a(channel, digest, n)
 order by a.n";
-
-// A claim counts while its job lives. One whose job has ended counts as marked if a provider
-// accepted the message, because the worker may have died between the two, or if nobody knows
-// whether one did: whoever cuts an attempt off marks nothing. The offset keeps the planner from
-// asking twice for what is costly, and each limit from reading a table for all claims at once.
-pub(super) const CLAIMS: &str = "
-select uuid_send(d.recipient) as recipient, d.content, d.job_id, coalesce(s.updated_at, u.at, d.at) as at,
-    d.is_marked or s.updated_at is not null or u.at is not null as is_marked,
-    d.is_marked or s.updated_at is not null or u.at is not null or l.lives as counts
-from (select distinct * from unnest($1::text[]::uuid[], $2::bigint[]) as k(recipient, content)) a
-cross join lateral (
-    select * from flyball.dedup h where h.recipient = a.recipient and h.content = a.content limit 1
-) d
-left join lateral (
-    select h.updated_at from flyball.delivery h
-    where not d.is_marked and h.job_id = d.job_id and h.state in ('sent', 'delivered', 'bounced', 'collected')
-    limit 1
-) s on true
-cross join lateral (
-    select not d.is_marked and s.updated_at is null and (
-        d.job_id = any($3)
-        or exists (select from flyball.scheduled h where h.job_id = d.job_id)
-        or exists (select from flyball.lease h where h.job_id = d.job_id)
-        or exists (
-            select from flyball.job j
-            cross join lateral (
-                select from flyball.ready h
-                where h.lane_id in (j.lane_id, j.admission_lane) and h.priority = j.priority and h.job_id = j.id
-                limit 1
-            ) w
-            where j.id = d.job_id
-        )
-    ) as lives
-    offset 0
-) l
-left join lateral (
-    select max(f.at) as at
-    from (
-        select h.finished_at as at from flyball.attempt h where h.job_id = d.job_id and h.outcome in ('ambiguous', 'lost')
-        union all
-        select h.updated_at from flyball.delivery h where h.job_id = d.job_id and h.last_outcome = 'ambiguous'
-    ) f
-    where not d.is_marked and s.updated_at is null and not l.lives
-) u on true";
 
 pub(super) const SENT: &str = "
 select uuid_send(c.recipient) as recipient, c.list, c.sent
@@ -142,12 +100,12 @@ join flyball.held_crowd c on c.throttle = a.throttle and c.quarter = a.quarter";
 /// The key of a list of sends, as it is stored.
 pub(super) type StoredList = (RecipientKey, i32);
 
-/// The key under which a message claims its content.
+/// The claim of a message on its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClaimKey {
     pub(super) job_id: i64,
     pub(super) recipient: RecipientKey,
-    pub(super) content: i64,
+    pub(super) claim: i64,
 }
 
 /// The times of one list.
@@ -166,7 +124,8 @@ pub(super) struct GateInput {
     pub defaults: Profile,
     pub to: Option<Recipient>,
     pub recipient: RecipientKey,
-    pub content: i64,
+    /// The number of the claim on its content.
+    pub claim: i64,
     pub is_suppressed: bool,
     /// The keyed digest of its address.
     pub digest: Option<Vec<u8>>,
@@ -204,7 +163,7 @@ impl GateInput {
         ClaimKey {
             job_id: self.message.job_id,
             recipient: self.recipient,
-            content: self.content,
+            claim: self.claim,
         }
     }
 
@@ -234,7 +193,11 @@ pub(super) async fn inputs(
             Some(input(message, args, profile, defaults))
         })
         .collect();
-    read_suppressions(connection, &mut inputs).await?;
+    let secret = read_suppressions(connection, &mut inputs).await?;
+    for input in &mut inputs {
+        let content = input.args.dedup_key(&input.recipient);
+        input.claim = content.claim(&input.recipient, &secret);
+    }
     Ok(inputs)
 }
 
@@ -244,17 +207,14 @@ fn input(message: GatedMessage, args: GatedArgs, profile: Profile, defaults: Pro
         None => profile.addresses.get(&args.channel).cloned(),
     };
     let recipient = args.recipient_key(&message.tenant, to.as_ref());
-    let content = args.dedup_key(&recipient);
-    let mut start = [0; 8];
-    start.copy_from_slice(&content.as_bytes()[..8]);
     GateInput {
-        content: i64::from_be_bytes(start),
         message,
         args,
         profile,
         defaults,
         to,
         recipient,
+        claim: 0,
         is_suppressed: false,
         digest: None,
     }
@@ -316,83 +276,35 @@ fn profile(stored: &Value) -> Profile {
     profile
 }
 
-/// Reads which addresses are suppressed, and the digest under which each is known.
+/// Reads which addresses are suppressed, and the digest under which each is known. Returns the secret
+/// of claims, which Postgres keys in the same call.
 async fn read_suppressions(
     connection: &mut Transaction,
     inputs: &mut [GateInput],
-) -> Result<(), Error> {
+) -> Result<Vec<u8>, Error> {
     let mut known: Vec<&mut GateInput> = inputs
         .iter_mut()
         .filter(|input| input.to.is_some())
         .collect();
     let to = known.iter().filter_map(|input| input.to.as_ref());
-    let (channels, digests): (Vec<&str>, Vec<Vec<u8>>) = to
-        .map(|to| {
-            let digest = suppression_digest(to.channel(), to.identity());
-            (to.channel().as_str(), digest)
-        })
-        .unzip();
+    let known_digests = to.map(|to| {
+        let digest = suppression_digest(to.channel(), to.identity());
+        (to.channel().as_str(), digest)
+    });
+    let secret = std::iter::once(("", CLAIM_SECRET.to_vec()));
+    let (channels, digests): (Vec<&str>, Vec<Vec<u8>>) = secret.chain(known_digests).unzip();
     let found: Vec<(Vec<u8>, bool)> = sqlx::query_as(SUPPRESSED)
         .bind(channels)
         .bind(digests)
         .fetch_all(connection)
         .await?;
+    let mut found = found.into_iter();
+    let (secret, _) = found.next().ok_or(sqlx::Error::RowNotFound)?;
     for (input, (digest, is_suppressed)) in known.iter_mut().zip(found) {
         input.digest = Some(digest);
         input.is_suppressed = is_suppressed;
     }
-    Ok(())
-}
-
-/// A claim as it is stored.
-pub(super) struct StoredClaim {
-    pub claim: DedupClaim,
-    /// False for one whose job ended unsent.
-    pub counts: bool,
-}
-
-/// Returns those claims that count.
-pub(super) fn counting(
-    stored: &HashMap<(RecipientKey, i64), StoredClaim>,
-) -> HashMap<(RecipientKey, i64), DedupClaim> {
-    let counting = stored.iter().filter(|(_, one)| one.counts);
-    counting.map(|(key, one)| (*key, one.claim)).collect()
-}
-
-/// Reads the claims on the contents of messages that may still count.
-pub(super) async fn claims(
-    connection: &mut Transaction,
-    inputs: &[&GateInput],
-) -> Result<HashMap<(RecipientKey, i64), DedupClaim>, Error> {
-    Ok(counting(&stored_claims(connection, inputs).await?))
-}
-
-/// Reads all claims on the contents of messages.
-pub(super) async fn stored_claims(
-    connection: &mut Transaction,
-    inputs: &[&GateInput],
-) -> Result<HashMap<(RecipientKey, i64), StoredClaim>, Error> {
-    let recipients: Vec<String> = inputs.iter().map(|one| one.recipient.to_hex()).collect();
-    let contents: Vec<i64> = inputs.iter().map(|one| one.content).collect();
-    let own: Vec<i64> = inputs.iter().map(|one| one.message.job_id).collect();
-    let rows = query(CLAIMS)
-        .bind(recipients)
-        .bind(contents)
-        .bind(own)
-        .fetch_all(connection)
-        .await?;
-    let read = |row: &sqlx::postgres::PgRow| {
-        let at: SqlTimestamp = row.try_get("at")?;
-        let claim = DedupClaim {
-            job: row.try_get("job_id")?,
-            at: at.to_jiff(),
-            is_marked: row.try_get("is_marked")?,
-        };
-        let counts = row.try_get("counts")?;
-        let key = (stored_key(row)?, row.try_get("content")?);
-        Ok((key, StoredClaim { claim, counts }))
-    };
-    Ok(rows.iter().map(read).collect::<Result<_, sqlx::Error>>()?)
+    Ok(secret)
 }
 
 /// Reads the sends of lists; with `locks` nobody else takes or reserves a slot meanwhile.
