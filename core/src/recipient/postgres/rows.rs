@@ -31,7 +31,7 @@ cross join lateral (select * from flyball.recipient h where h.tenant = a.tenant 
 pub(super) const DEFAULTS: &str = "
 select d.tenant, d.profile from flyball.recipient_defaults d where d.tenant = any($1)";
 
-/// What is keyed to get the secret of claims. It is no digest, so no address has it.
+/// A text that is keyed to get the secret of claims. It is no digest, so no address has it.
 const CLAIM_SECRET: &[u8] = b"claims on contents";
 
 /// The keyed digests of addresses, and whether each is suppressed.
