@@ -10,7 +10,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
 use super::exit::CliError;
-use super::given_text::{given_text, json_of, lost};
+use super::given_text::{given_text, json_of, lost, unreadable};
 use super::output::say;
 use super::retry_args::RetryArgs;
 use super::{connect, exit, output, when};
@@ -278,8 +278,7 @@ fn read_file(file: &Path, kinds: &Kinds) -> anyhow::Result<(Vec<NewJob>, Vec<usi
     let reader: Box<dyn BufRead> = if file.as_os_str() == "-" {
         Box::new(std::io::stdin().lock())
     } else {
-        let open =
-            std::fs::File::open(file).with_context(|| format!("cannot read {}", file.display()))?;
+        let open = std::fs::File::open(file).map_err(|error| unreadable(file, error))?;
         Box::new(std::io::BufReader::new(open))
     };
     let (mut jobs, mut lines) = (Vec::new(), Vec::new());

@@ -13,7 +13,7 @@ Exit codes:
   0   done
   1   failed
   2   the command line is wrong
-  3   the named thing does not exist, such as a job, a throttle, a pool or a worker
+  3   the named thing does not exist, such as a job, a throttle, a pool, a worker or a file
   4   the input was refused and nothing was changed
   69  a required service cannot be reached, is not installed or lacks the schema
   71  the listen port cannot be opened

@@ -1,10 +1,11 @@
 //! Texts given on the command line: literally, in a file, or on standard input.
 
-use std::io::Read;
+use std::io::{self, Read};
+use std::path::Path;
 
-use anyhow::Context;
 use serde_json::Value;
 
+use super::exit::CliError;
 use crate::input::json::{JsonReadError, parse_short};
 
 /// Returns the text of an option: standard input for `-`, a file for `@FILE`, or itself.
@@ -15,10 +16,22 @@ pub(super) fn given_text(given: &str) -> anyhow::Result<String> {
             std::io::stdin().read_to_string(&mut text)?;
             Ok(text)
         }
-        at if at.starts_with('@') => {
-            std::fs::read_to_string(&at[1..]).with_context(|| format!("cannot read {}", &at[1..]))
-        }
+        at if at.starts_with('@') => text_of_file(Path::new(&at[1..])),
         literal => Ok(literal.to_owned()),
+    }
+}
+
+/// Reads a file that the command line names.
+pub(super) fn text_of_file(path: &Path) -> anyhow::Result<String> {
+    std::fs::read_to_string(path).map_err(|error| unreadable(path, error))
+}
+
+/// Returns the error of a file that cannot be read. One that does not exist has its own exit code.
+pub(super) fn unreadable(path: &Path, error: io::Error) -> anyhow::Error {
+    let what = format!("cannot read {}", path.display());
+    match error.kind() {
+        io::ErrorKind::NotFound => CliError::NotFound(format!("{what}: {error}")).into(),
+        _ => anyhow::Error::new(error).context(what),
     }
 }
 
@@ -58,7 +71,21 @@ pub(super) fn filled(text: &str) -> Result<String, String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::exit;
     use super::*;
+
+    #[test]
+    fn only_a_file_that_does_not_exist_is_not_found() {
+        let folder = env!("CARGO_MANIFEST_DIR");
+        let absent = given_text(&format!("@{folder}/none.json")).unwrap_err();
+        assert_eq!(exit::number_of(&absent), exit::NOT_FOUND);
+        let message = exit::message(&absent);
+        assert!(message.contains("none.json: No such file"), "{message}");
+        let unreadable = given_text(&format!("@{folder}")).unwrap_err();
+        assert_eq!(exit::number_of(&unreadable), exit::FAILED);
+        let message = exit::message(&unreadable);
+        assert!(message.starts_with("cannot read "), "{message}");
+    }
 
     #[test]
     fn a_text_of_which_a_part_would_be_lost_is_refused() {

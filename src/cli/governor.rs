@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, bail};
 
 use super::exit::CliError;
+use super::given_text::text_of_file;
 use super::output;
 use crate::governor::filter::{LineGovernor, Mistake};
 use crate::governor::{Actuator, Bounds, Policy};
@@ -169,13 +170,7 @@ fn policy(path: &Path) -> anyhow::Result<(Policy, Knobs)> {
         key: key.to_owned(),
         reason,
     };
-    let text = match std::fs::read_to_string(path) {
-        Ok(text) => text,
-        Err(error) => bail!(FileError(vec![whole(
-            "",
-            format!("cannot be read: {error}")
-        )])),
-    };
+    let text = text_of_file(path)?;
     let mut problems = Vec::new();
     let policy = match Policy::parse(&text, &file) {
         Ok(Some(policy)) => Some(policy),

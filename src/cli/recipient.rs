@@ -2,13 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::io::Read as _;
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use serde_json::{Value, json};
 
 use super::exit::CliError;
-use super::given_text::{given_text, lost};
+use super::given_text::{given_text, lost, text_of_file};
 use super::output::say;
 use super::signed::AuditArgs;
 use super::{connect, output};
@@ -361,8 +362,7 @@ fn read_lines(file: &str) -> anyhow::Result<Vec<NewRecipient>> {
         std::io::stdin().read_to_string(&mut text)?;
         ("standard input", text)
     } else {
-        let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {file}"))?;
-        (file, text)
+        (file, text_of_file(Path::new(file))?)
     };
     // Some editors write a mark at the beginning.
     let text = text.strip_prefix('\u{feff}').unwrap_or(&text);

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, bail};
 
 use super::exit::CliError;
+use super::given_text::text_of_file;
 use super::output::say;
 use super::{output, when};
 use crate::app;
@@ -98,9 +99,7 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
 
 /// Reads the knobs file at `path`, and the policy in it.
 pub(super) fn policy(path: &Path) -> anyhow::Result<(KnobsFile, Policy)> {
-    let text = std::fs::read_to_string(path).map_err(|error| {
-        CliError::NotFound(format!("{} cannot be read: {error}", path.display()))
-    })?;
+    let text = text_of_file(path)?;
     let policy = Policy::parse(&text, &path.display().to_string())?;
     let file = KnobsFile::parse(path, text)?;
     match policy {
@@ -113,9 +112,7 @@ pub(super) fn policy(path: &Path) -> anyhow::Result<(KnobsFile, Policy)> {
 }
 
 fn from_file(path: &Path, policy: &Policy) -> anyhow::Result<Recording> {
-    let text = std::fs::read_to_string(path).map_err(|error| {
-        CliError::NotFound(format!("{} cannot be read: {error}", path.display()))
-    })?;
+    let text = text_of_file(path)?;
     let known: Vec<&str> = replayed(policy)
         .iter()
         .map(|signal| signal.name.as_str())

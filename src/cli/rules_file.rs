@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::exit::CliError;
+use super::given_text::text_of_file;
 use crate::app::changed_at;
 use crate::config::Settings;
 use crate::recipient::rules::RecipientRules;
@@ -10,8 +10,7 @@ use crate::recipient::rules::RecipientRules;
 /// Reads a file, or refuses it with everything that is wrong.
 pub(super) fn read(path: &Path) -> anyhow::Result<RecipientRules> {
     let file = path.display().to_string();
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| CliError::NotFound(format!("{file} cannot be read: {error}")))?;
+    let text = text_of_file(path)?;
     let mut rules = RecipientRules::parse(&file, &text)?;
     rules.origin.changed_at = changed_at(path);
     Ok(rules)

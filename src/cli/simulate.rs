@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 
 use super::exit::CliError;
+use super::given_text::text_of_file;
 use super::output;
 use super::output::say;
 use crate::governor::Policy;
@@ -219,8 +220,7 @@ fn find(name: &str, known: &[Scenario]) -> anyhow::Result<(String, String)> {
             names.join(", ")
         )));
     }
-    let text = std::fs::read_to_string(name).with_context(|| format!("reading {name}"))?;
-    Ok((name.to_owned(), text))
+    Ok((name.to_owned(), text_of_file(Path::new(name))?))
 }
 
 /// Returns the law that replaces the scenarios' own, if one is given.
@@ -230,9 +230,7 @@ fn law(args: &Args) -> anyhow::Result<Option<crate::governor::ControllerTuning>>
     }
     let text = match &args.policy {
         None => String::new(),
-        Some(path) => {
-            std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?
-        }
+        Some(path) => text_of_file(path)?,
     };
     let mut file: toml::Table = text.parse().with_context(|| "reading the policy")?;
     // Only the law is taken from the file, because the scenario has signals of its own.

@@ -318,7 +318,7 @@ fn what_cannot_be_replayed_is_refused_with_the_reason() {
         4,
         "short.csv: load: has 2 samples",
     );
-    folder.refused(&["--file", "absent.csv"], 3, "absent.csv cannot be read");
+    folder.refused(&["--file", "absent.csv"], 3, "cannot read absent.csv");
     folder.refused(
         &[
             "--from",

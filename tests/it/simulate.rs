@@ -187,6 +187,11 @@ fn what_is_wrong_is_said_with_its_place_and_what_is_allowed() {
             && words.contains("S1, S1x30"),
         "{code}: {words}"
     );
+    let (code, words) = printed(&simulate(&["S1", "--policy", "none.toml"]));
+    assert!(
+        code == 3 && words.contains("cannot read none.toml: No such file"),
+        "{code}: {words}"
+    );
     let (code, words) = printed(&simulate(&["S1", "--set", "gain=lots"]));
     assert!(
         code == 4 && words.contains("--set \"gain=lots\" is not KEY=VALUE"),

@@ -155,8 +155,13 @@ async fn a_job_that_cannot_be_is_refused_and_nothing_is_enqueued() {
     shell.refused(&file, 4, "jobs.ndjson, line 1: kind: \"htp\"");
     shell.refused(
         &["enqueue", "--file", "none.ndjson"],
-        1,
+        3,
         "cannot read none.ndjson",
+    );
+    shell.refused(
+        &["enqueue", "http", "--args", "@none.json"],
+        3,
+        "cannot read none.json: No such file",
     );
     shell.refused(&["enqueue"], 2, "required arguments");
     for alone in [

@@ -30,7 +30,7 @@ async fn a_file_is_checked_with_all_its_problems_and_a_valid_one_is_summed_up() 
     shell.refused(
         &["notify", "check-rules", "none.toml"],
         3,
-        "none.toml cannot be read",
+        "cannot read none.toml: No such file",
     );
 
     shell.write("recipients.toml", WEEKLY);

@@ -52,6 +52,11 @@ async fn recipients_are_set_shown_imported_and_erased() {
         "bad.ndjson",
         "{\"id\": \"x\", \"addresses\": {\"sms\": \"ada@example.com\"}}\nnonsense\n{\"id\": \"x\"}\n{\"id\": \"x\"}\n",
     );
+    shell.refused(
+        &["recipient", "import", "none.ndjson"],
+        3,
+        "cannot read none.ndjson",
+    );
     let bad = ["recipient", "import", "bad.ndjson"];
     shell.refused(
         &bad,

@@ -322,7 +322,7 @@ fn a_policy_that_is_wrong_is_refused_with_everything_that_is_wrong() {
         &mut command(std::path::Path::new("/does/not/exist.toml")),
         b"",
     );
-    assert_eq!(printed.status.code(), Some(78), "{printed:?}");
+    assert_eq!(printed.status.code(), Some(3), "{printed:?}");
     let (_folder, path) = file(POLICY);
     for (rps, code) in [("fast", 4), ("-2", 4), ("-1", 0)] {
         let printed = run(command(&path).args(["--rps", rps]), b"");
