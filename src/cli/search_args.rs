@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::given_text::filled;
+use super::given_text::{filled, lost};
 use crate::config::Settings;
 use crate::jobs::JobSearch;
 
@@ -73,9 +73,32 @@ pub(super) fn options(of_the_command: &[&str]) -> String {
 }
 
 fn json(text: &str) -> Result<Value, String> {
-    serde_json::from_str(text).map_err(|error| {
+    let args = serde_json::from_str(text).map_err(|error| {
         format!(
             "is not JSON ({error}); allowed is an object such as {{\"customer\": {{\"id\": 17}}}}"
         )
-    })
+    })?;
+    // Without the lost part the filter would find other jobs.
+    match lost("", text) {
+        Some(problem) => Err(problem),
+        None => Ok(args),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_of_which_a_part_would_be_lost_are_refused_because_they_would_find_other_jobs() {
+        let rounded = json(r#"{"customer": {"id": 123456789012345678901}}"#).unwrap_err();
+        assert!(
+            rounded.starts_with("customer/id: is 123456789012345678901, which would be rounded"),
+            "{rounded}"
+        );
+        let twice = json(r#"{"id": 1, "id": 2}"#).unwrap_err();
+        assert_eq!(twice, "the field \"id\" is given twice");
+        let largest = json(r#"{"id": 18446744073709551615}"#).unwrap();
+        assert_eq!(largest["id"], u64::MAX);
+    }
 }

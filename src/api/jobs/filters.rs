@@ -7,6 +7,7 @@ use crate::api::http::caller::Caller;
 use crate::api::http::fields::{ObjectReader, clipped};
 use crate::api::http::query::Query;
 use crate::api::tenants::NAME_BYTES_MAX;
+use crate::input::json::{JsonReadError, parse_short};
 use crate::jobs::{JobSearch, TAGS_MAX};
 
 /// The longest `args`, in bytes of JSON.
@@ -74,7 +75,7 @@ pub(in crate::api) fn search_of_query(query: &mut Query, caller: &Caller) -> Sea
     let args = query.text("args", ARGS_BYTES_MAX).and_then(|text| {
         let read = serde_json::from_str::<Value>(&text);
         let problem = match &read {
-            Ok(args) => wrong_args(args),
+            Ok(args) => wrong_args(args).or_else(|| lost(&text)),
             Err(error) => Some(format!("is not JSON ({error}); allowed is {OBJECT}")),
         };
         if let Some(message) = problem {
@@ -126,6 +127,16 @@ fn wrong_args(args: &Value) -> Option<String> {
     let bytes = args.to_string().len();
     (bytes > ARGS_BYTES_MAX)
         .then(|| format!("is {bytes} bytes long; at most {ARGS_BYTES_MAX} are allowed"))
+}
+
+/// Returns the problem of a valid JSON text of which a part would be lost, because without it the
+/// filter would find other jobs.
+fn lost(text: &str) -> Option<String> {
+    Some(match parse_short(text).err()? {
+        JsonReadError::LongInteger(found) => format!("{} {}", found.pointer, found.refusal()),
+        JsonReadError::Malformed(wrong) => wrong.what,
+        wrong => wrong.to_string(),
+    })
 }
 
 /// Returns the error of a tenant that is not the caller's.

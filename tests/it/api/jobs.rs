@@ -444,6 +444,14 @@ async fn a_search_by_content_finds_in_lists_what_a_bulk_change_takes() {
         ("args=%7B", "/args: is not JSON"),
         ("args=%5B1%5D", "/args: must be a JSON object"),
         (
+            "args=%7B%22id%22%3A123456789012345678901%7D",
+            "/args: /id is 123456789012345678901, which would be rounded",
+        ),
+        (
+            "args=%7B%22id%22%3A1%2C%22id%22%3A2%7D",
+            "/args: the field \"id\" is given twice",
+        ),
+        (
             "args_path=%24.a%20%3D%3D%20%24.b",
             "/args_path: \"$.a == $.b\" is not allowed",
         ),
