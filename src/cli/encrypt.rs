@@ -11,7 +11,7 @@ use super::given_text::given_text;
 use super::output;
 use super::output::say;
 use crate::app;
-use crate::input::long_integers::first_long_integer;
+use crate::input::json::{JsonReadError, parse_short};
 use crate::jobs::SecretKeys;
 use crate::jobs::postgres::nonce;
 use crate::jobs::secret::{self, KEY_BYTES};
@@ -59,12 +59,21 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     let value: Value = serde_json::from_str(text).unwrap_or_else(|_| text.into());
     // The problem does not quote the value, because it is a secret.
-    if !value.is_string() && first_long_integer(text.as_bytes()).is_some() {
-        bail!(CliError::Refused(
-            "value: has an integer of more than 64 bits, which would be rounded; allowed: integers of at most \
-             64 bits, and larger ones as texts, in double quotes; nothing was encrypted"
-                .to_owned()
-        ));
+    let problem = match parse_short(text) {
+        Err(JsonReadError::LongInteger(_)) => Some(
+            "has an integer of more than 64 bits, which would be rounded; allowed: integers of at most 64 bits, \
+             and larger ones as texts, in double quotes",
+        ),
+        // A text that is not JSON is the value itself.
+        Err(_) if !value.is_string() => {
+            Some("has a field that is given twice, of which one would be lost")
+        }
+        _ => None,
+    };
+    if let Some(problem) = problem {
+        bail!(CliError::Refused(format!(
+            "value: {problem}; nothing was encrypted"
+        )));
     }
     let mut value = json!({ secret::PLAIN: value });
     keys.encrypt(&args.kind, &args.tenant, &mut value, nonce)

@@ -54,6 +54,10 @@ async fn a_secret_is_encrypted_by_every_command_and_shown_by_none() {
         "value: has an integer of more than 64 bits, which would be rounded",
     );
     seen += &shell.run(&rounded).err;
+    let twice = r#"{"5up3r": 1, "5up3r": 2}"#;
+    let twice = ["encrypt", "--kind", "http", twice];
+    shell.refused(&twice, 4, "value: has a field that is given twice");
+    seen += &shell.run(&twice).err;
     shell.ok(&["encrypt", "--kind", "http", &format!("\"{long}\"")]);
     let sql = "select string_agg(t, ' ') from (select args::text from flyball.job
         union all select args::text from flyball.cron union all select callback::text from flyball.job_group
