@@ -549,7 +549,7 @@ export async function startMock({ port = 0, phase = 'steady', empty = false, tok
       }
       if (request.method === 'DELETE') {
         if (fail === 'delete') return refuse(problem(409, 'the resource is in use', [], `${t.name} is the parent of others`));
-        if (Math.round(t.ready) > 0 && url.searchParams.get('force') !== 'true') return refuse(problem(409, 'the resource is in use', [], `${Math.round(t.ready)} jobs wait for throttle ${t.name}, and would wait until it is created again; cancel them or empty its lanes first, or delete it with force=true; nothing was deleted`));
+        if (Math.round(t.ready) > 0 && url.searchParams.get('force') !== 'true') return refuse(problem(409, 'the resource is in use', [], `${Math.round(t.ready)} jobs wait for throttle ${t.name}, and would wait until it is created again; cancel the jobs or empty its lanes first, or delete it with force=true; nothing was deleted`));
         world.throttles.delete(t.name);
         return send(200, { throttle: t.name, waiting: { jobs: Math.round(t.ready), more: false } });
       }

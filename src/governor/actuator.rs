@@ -56,7 +56,15 @@ impl Actuator {
         }
     }
 
-    /// Returns the unit in a sentence, after a number.
+    /// Returns a number with its unit, such as `34.2 rps` or `1 slot`.
+    pub fn amount(self, number: &str) -> String {
+        match (self, number) {
+            (Self::Concurrency, "1") => "1 slot".to_owned(),
+            _ => format!("{number} {}", self.unit()),
+        }
+    }
+
+    /// Returns the unit in a sentence, in the plural.
     pub fn unit(self) -> &'static str {
         match self {
             Self::Rps => "rps",
@@ -222,6 +230,13 @@ mod tests {
             Some(0.0),
             "the throttle can read the breaker's zero"
         );
+    }
+
+    #[test]
+    fn one_slot_is_told_in_the_singular() {
+        assert_eq!(Actuator::Concurrency.amount("1"), "1 slot");
+        assert_eq!(Actuator::Concurrency.amount("12"), "12 slots");
+        assert_eq!(Actuator::Rps.amount("1"), "1 rps");
     }
 
     #[test]

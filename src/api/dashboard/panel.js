@@ -206,9 +206,9 @@ export class Panel {
    */
   async deleteAnyway(error, signed) {
     if (error.status !== 409 || !/with force/.test(error.message)) throw error;
-    const jobs = /^\d+\+? jobs?\b/.exec(error.message)?.[0] ?? 'jobs';
+    const jobs = /^(1 job waits|\d+\+? jobs wait)\b/.exec(error.message)?.[0] ?? 'jobs wait';
     const text = 'They are kept, but none of them starts until the throttle is created again.';
-    const answer = await ask({ title: `Delete ${this.name} although ${jobs} wait?`, action: 'Delete anyway', danger: true, isSigned: false, keep: 'Keep it', text });
+    const answer = await ask({ title: `Delete ${this.name} although ${jobs}?`, action: 'Delete anyway', danger: true, isSigned: false, keep: 'Keep it', text });
     return answer ? this.deleteWith({ ...signed, force: 'true' }) : null;
   }
 

@@ -79,8 +79,8 @@ impl NotDeleted {
 
 fn would_wait(name: &Name, waiting: Count, force: &str) -> String {
     format!(
-        "{} for throttle {name}, and would wait until it is created again; cancel them or empty its \
-         lanes first, or delete it with {force}; nothing was deleted",
+        "{} for throttle {name}, and would wait until it is created again; cancel the jobs or empty \
+         its lanes first, or delete it with {force}; nothing was deleted",
         jobs_wait(waiting)
     )
 }
@@ -93,6 +93,10 @@ pub fn jobs_wait(waiting: Count) -> String {
             jobs: 0,
             more: true,
         } => "an unknown number of jobs may wait".to_owned(),
+        Count {
+            jobs: 1,
+            more: false,
+        } => "1 job waits".to_owned(),
         _ => format!("{waiting} jobs wait"),
     }
 }
@@ -262,6 +266,7 @@ mod tests {
     #[test]
     fn a_count_that_was_cut_off_says_that_jobs_may_wait() {
         let words = |jobs, more| jobs_wait(Count { jobs, more });
+        assert_eq!(words(1, false), "1 job waits");
         assert_eq!(words(4, false), "4 jobs wait");
         assert_eq!(words(10_000, true), "10000+ jobs wait");
         assert_eq!(words(0, true), "an unknown number of jobs may wait");

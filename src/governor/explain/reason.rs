@@ -44,10 +44,9 @@ fn limiting(state: &Snapshot<'_>, cause: &Cause) -> String {
 }
 
 fn reason(state: &Snapshot<'_>, policy: &Policy, now: f64, before: f64, cause: &Cause) -> String {
-    let unit = state.actuator.unit();
-    let rate = number(state.knob);
+    let knob = state.actuator.amount(&number(state.knob));
     match cause {
-        Cause::NoReading => format!("no signal has been read yet; holding {rate} {unit}"),
+        Cause::NoReading => format!("no signal has been read yet; holding {knob}"),
         Cause::StoppedByHand => {
             let (field, what) = (
                 state.actuator.field(),
@@ -66,7 +65,7 @@ fn reason(state: &Snapshot<'_>, policy: &Policy, now: f64, before: f64, cause: &
                 if state.knob < 0.0 {
                     "no limit".to_owned()
                 } else {
-                    format!("{rate} {unit}")
+                    knob
                 }
             )
         }
@@ -85,15 +84,15 @@ fn reason(state: &Snapshot<'_>, policy: &Policy, now: f64, before: f64, cause: &
             let does = if state.breaker.phase == Phase::Open {
                 "staying stopped".to_owned()
             } else if before <= 0.0 && state.knob > 0.0 {
-                format!("restarting at {rate} {unit}, not raised until it can be read again")
+                format!("restarting at {knob}, not raised until it can be read again")
             } else if state.knob < before * (1.0 - 1e-6) {
                 format!(
-                    "lowering {} to {rate} {unit}, towards {}",
+                    "lowering {} to {knob}, towards {}",
                     number(before),
                     state.actuator.refuge()
                 )
             } else {
-                format!("holding {rate} {unit} until it can be read again")
+                format!("holding {knob} until it can be read again")
             };
             format!("no new reading of {} {how_long}; {does}", names.join(", "))
         }
@@ -139,7 +138,7 @@ fn reason(state: &Snapshot<'_>, policy: &Policy, now: f64, before: f64, cause: &
             };
             format!(
                 "{reads}: {}{follows}{}{}",
-                motion(before, state.knob, unit),
+                motion(before, state),
                 clamps
                     .last()
                     .map_or_else(String::new, |c| bound(state, policy, now, *c)),
@@ -150,15 +149,17 @@ fn reason(state: &Snapshot<'_>, policy: &Policy, now: f64, before: f64, cause: &
 }
 
 /// Returns the change of the rate, as a verb phrase.
-fn motion(before: f64, after: f64, unit: &str) -> String {
+fn motion(before: f64, state: &Snapshot<'_>) -> String {
+    let after = state.knob;
+    let told = state.actuator.amount(&number(after));
     if before <= 0.0 {
-        format!("restarting at {} {unit}", number(after))
+        format!("restarting at {told}")
     } else if after > before * 1.005 {
-        format!("raising {} to {} {unit}", number(before), number(after))
+        format!("raising {} to {told}", number(before))
     } else if after < before * 0.995 {
-        format!("lowering {} to {} {unit}", number(before), number(after))
+        format!("lowering {} to {told}", number(before))
     } else {
-        format!("holding {} {unit}", number(after))
+        format!("holding {told}")
     }
 }
 
@@ -174,7 +175,7 @@ fn found(state: &Snapshot<'_>, now: f64) -> &'static str {
 }
 
 fn bound(state: &Snapshot<'_>, policy: &Policy, now: f64, clamp: Clamp) -> String {
-    let (unit, waited_for) = (state.actuator.unit(), state.actuator.waited_for());
+    let waited_for = state.actuator.waited_for();
     match clamp {
         Clamp::Slew => ", at the fastest allowed rise".to_owned(),
         Clamp::Idle => format!("; not raised, because no job waits for {waited_for}"),
@@ -201,8 +202,8 @@ fn bound(state: &Snapshot<'_>, policy: &Policy, now: f64, clamp: Clamp) -> Strin
                 .manual_override
                 .map_or_else(|| "a person".to_owned(), ManualOverride::who_and_why);
             format!(
-                "; {who} set {} {unit} {set} ago, so it is not raised for another {left}",
-                number(hold.rps)
+                "; {who} set {} {set} ago, so it is not raised for another {left}",
+                state.actuator.amount(&number(hold.rps))
             )
         }),
         Clamp::Max => ", the highest rate allowed (max or capacity)".to_owned(),

@@ -246,7 +246,10 @@ fn governed(requested: &WhyInput, status: &Status, rate: &str) -> Vec<String> {
             ];
         };
         let slots = status.knobs.concurrency.filter(|slots| *slots > 0);
-        let slots = slots.map_or_else(String::new, |slots| format!(", and at most {slots} slots"));
+        let slots = slots.map_or_else(String::new, |slots| {
+            let slots = Actuator::Concurrency.amount(&slots.to_string());
+            format!(", and at most {slots}")
+        });
         return vec![format!("{rate}{slots}"), decided];
     };
     if view.breaker == Phase::Open {
@@ -447,9 +450,9 @@ fn quotas(requested: &WhyInput, view: &GovernorView) -> Option<String> {
     let tell = |(signal, quota): (&SignalView, LearnedQuota)| {
         let ago = seconds(requested.now - unix_s(quota.at));
         let refused = number(100.0 * quota.refused_share);
-        let (rps, unit) = (number(quota.rps), view.actuator.unit());
+        let quota = view.actuator.amount(&number(quota.rps));
         format!(
-            "{} learned a quota of {rps} {unit} {ago} ago, when {refused} % were refused",
+            "{} learned a quota of {quota} {ago} ago, when {refused} % were refused",
             signal.name
         )
     };
@@ -576,7 +579,7 @@ fn rate(actuator: Actuator, knob: RateLimit) -> String {
     match knob {
         RateLimit::Stopped => "stopped".to_owned(),
         RateLimit::Unlimited => "no limit".to_owned(),
-        RateLimit::PerSecond(rps) => format!("{} {}", number(rps), actuator.unit()),
+        RateLimit::PerSecond(rps) => actuator.amount(&number(rps)),
     }
 }
 

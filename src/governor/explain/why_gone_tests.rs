@@ -21,6 +21,7 @@ fn a_process_without_the_policy_tells_the_last_decision_and_that_it_lacks_the_si
          unknown here, because its policy is not in the knobs files of this process."
     );
     assert!(told(Mode::Auto, 40.0, Some(8)).starts_with("20 rps, and at most 8 slots; its"));
+    assert!(told(Mode::Auto, 40.0, Some(1)).starts_with("20 rps, and at most 1 slot; its"));
     assert!(told(Mode::Auto, 900.0, None).contains(
         "decided 15 min ago: load reads 2: holding 20 rps; check that a process with the role \
          governor is running"

@@ -53,13 +53,35 @@ impl Idle {
         } else {
             "rate"
         };
+        let waiting = match number(seen.waiting.unwrap_or(0.0).min(1e12)).as_str() {
+            "1" => "1 job waits".to_owned(),
+            jobs => format!("{jobs} jobs wait"),
+        };
         Some(format!(
-            "{} jobs wait, but for {} not for {waited_for}: {} of {} {unit} are used; add workers, \
+            "{waiting}, but for {} not for {waited_for}: {} of {} {unit} are used; add workers, \
              or raise the limit of a key, of a parent or of {other}",
-            number(seen.waiting.unwrap_or(0.0).min(1e12)),
             seconds(now - since),
             number(seen.achieved_rps.unwrap_or(0.0).min(1e12)),
             number(knob)
         ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_job_waits_in_the_singular() {
+        let idle = Idle { since: Some(0.0) };
+        let told = |waiting| {
+            let seen = Observation {
+                waiting: Some(waiting),
+                ..Observation::default()
+            };
+            idle.sentence(1000.0, 10.0, Actuator::Rps, &seen).unwrap()
+        };
+        assert!(told(1.0).starts_with("1 job waits, but for "));
+        assert!(told(2.0).starts_with("2 jobs wait, but for "));
     }
 }

@@ -77,7 +77,7 @@ impl Saturation {
     ) -> Option<String> {
         let (n, x) = highest(state, policy)?;
         let (about, bounds) = (&policy.signals[n], bounds.sound());
-        let unit = state.actuator.unit();
+        let amount = |knob: f64| state.actuator.amount(&number(knob));
         let reads = format!(
             "{} stays near {} (setpoint {})",
             about.name,
@@ -88,7 +88,7 @@ impl Saturation {
             let at = if state.breaker.phase == Phase::Open {
                 "the breaker has stopped all work".to_owned()
             } else {
-                format!("the rate has been at min, {} {unit},", number(bounds.min))
+                format!("the rate has been at min, {},", amount(bounds.min))
             };
             return Some(format!(
                 "{at} for {} and {reads}: other callers cause this load; check them, or raise the \
@@ -98,9 +98,9 @@ impl Saturation {
         }
         let since = self.high_since.filter(|since| now - since >= HIGH_S)?;
         Some(format!(
-            "the rate has been at max, {} {unit}, for {} and {reads}: raise max if the system can \
+            "the rate has been at max, {}, for {} and {reads}: raise max if the system can \
              take more, or check that the signal is the right one",
-            number(bounds.max),
+            amount(bounds.max),
             seconds(now - since)
         ))
     }

@@ -451,7 +451,7 @@ async fn tokens_are_taken_returned_and_settled_and_a_throttle_with_jobs_is_delet
     );
     let forced = shell.ok(&["throttle", "delete", "mail", "--force"]).out;
     assert!(
-        forced.contains("1 jobs wait until mail is created again"),
+        forced.contains("1 job waits until mail is created again"),
         "{forced}"
     );
 }
