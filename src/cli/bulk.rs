@@ -42,14 +42,15 @@ impl Bulk {
             let count = count.await?;
             if !self.dry_run {
                 bail!(CliError::Refused(format!(
-                    "{count} jobs would be {done}; add --yes to do it"
+                    "{} would be {done}; add --yes to do it",
+                    told(count)
                 )));
             } else if self.signed.json {
                 return output::json(
                     &serde_json::json!({ "dry_run": true, "jobs": count.jobs, "more": count.more }),
                 );
             }
-            say!("{count} jobs would be {done}");
+            say!("{} would be {done}", told(count));
             return Ok(());
         }
         let (mut jobs, mut requested) = (0, 0);
@@ -81,11 +82,20 @@ impl Bulk {
             return output::json(&serde_json::json!({ "jobs": jobs, "requested": requested }));
         }
         let stopping = if requested > 0 {
-            format!(", {requested} running ones asked to stop")
+            let ones = if requested == 1 { "one" } else { "ones" };
+            format!(", {requested} running {ones} asked to stop")
         } else {
             String::new()
         };
-        say!("{jobs} jobs {done}{stopping}");
+        say!("{} {done}{stopping}", told(Count { jobs, more: false }));
         Ok(())
+    }
+}
+
+/// Returns a number of jobs for people, such as `1 job` or `10000+ jobs`.
+fn told(count: Count) -> String {
+    match (count.jobs, count.more) {
+        (1, false) => "1 job".to_owned(),
+        _ => format!("{count} jobs"),
     }
 }

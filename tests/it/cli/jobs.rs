@@ -517,7 +517,7 @@ async fn jobs_are_found_by_their_arguments_and_an_index_for_it_is_added_and_drop
                 "--yes"
             ])
             .out,
-        "1 jobs cancelled\n"
+        "1 job cancelled\n"
     );
 }
 
