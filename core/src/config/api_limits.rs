@@ -161,7 +161,10 @@ fn methods(fields: &mut Reader<'_>) -> Vec<String> {
         Some(given) if given.iter().all(|one| METHODS.contains(&one.as_str())) => given,
         _ => {
             let allowed = format!("a list of {}", METHODS.join(", "));
-            fields.refuse("methods", &allowed, &value);
+            fields.refuse_items("methods", &allowed, &value, |one| {
+                let method = one.as_str().map(str::to_ascii_uppercase);
+                method.is_some_and(|method| METHODS.contains(&method.as_str()))
+            });
             Vec::new()
         }
     }
@@ -182,6 +185,14 @@ mod tests {
             .into_iter()
             .map(|issue| (issue.pointer, issue.message))
             .collect()
+    }
+
+    #[test]
+    fn a_method_that_is_not_known_is_named() {
+        let text = "name = \"a\"\nprefix = \"/\"\nkey_rps = 1\nmethods = [\"get\", \"FETCH\"]";
+        let issues = read(&[toml::from_str(text).unwrap()]).unwrap_err();
+        let message = &issues[0].message;
+        assert!(message.ends_with("OPTIONS, not \"FETCH\""), "{message}");
     }
 
     #[test]

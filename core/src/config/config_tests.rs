@@ -294,7 +294,8 @@ fn a_text_without_quotes_is_refused_and_hides_no_other_setting() {
 #[test]
 fn a_value_of_the_wrong_type_hides_no_other_problem() {
     let text = "concurrency = \"many\"\nlisten = \"\"\nredis_url = \"here\"\nserve_kinds = 7\n\
-        [kinds.http]\ntimeout_s = 0\n[pools.mail]\nprovider = \"twillio\"\n";
+        [kinds.http]\ntimeout_s = 0\n[pools.mail]\nprovider = \"twillio\"\n\
+        [prometheus.east]\nurl = \"http://a\"\nheaders = { X-Team = 7 }\n";
     let refused = refusal(Some(text), &[("FLYBALL_API_TOKEN", "short")]);
     for problem in [
         "own.toml:1: concurrency: must be a whole number",
@@ -303,6 +304,7 @@ fn a_value_of_the_wrong_type_hides_no_other_problem() {
         "own.toml:4: serve_kinds: must be a list of texts",
         "own.toml:6: kinds.http.timeout_s: must be a number",
         "own.toml:8: pools.mail.provider: must be twilio",
+        "own.toml:11: prometheus.east.headers: must be a table of texts, which \"X-Team\" is not",
         "FLYBALL_API_TOKEN (setting api_token): must have at least 16",
     ] {
         assert!(refused.contains(problem), "{problem}: {refused}");

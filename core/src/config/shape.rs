@@ -6,7 +6,7 @@ use super::jwt::{self, JWT_KEYS};
 use super::reindex::{SINK_KEYS, SOURCE_KEYS};
 use super::servers::{POSTGRES_KEYS, PROMETHEUS_KEYS};
 use super::settings::{API_TOKEN_KEYS, CHANNEL_KEYS, KEYS, KIND_KEYS};
-use crate::input::wording::any_of;
+use crate::input::wording::{any_of, clipped};
 use crate::input::{Reader, pointer};
 
 /// Settings that are tables of tables.
@@ -283,9 +283,21 @@ fn check(fields: &mut Reader<'_>, keys: &[&str], shape: impl Fn(&str) -> Setting
         else {
             continue;
         };
+        let mut pairs = value.as_object().into_iter().flatten();
+        let no_text = pairs.find(|(_, item)| !item.is_string());
         // A text may be a secret by mistake, so it is not shown.
-        match shape {
-            SettingType::Text => fields.wrong(key, "must be a text"),
+        match (shape, no_text) {
+            (SettingType::Text, _) => fields.wrong(key, "must be a text"),
+            (SettingType::NamedTexts, Some((name, _))) => {
+                let name = clipped(name);
+                fields.wrong(
+                    key,
+                    format!("must be a table of texts, which {name:?} is not"),
+                );
+            }
+            (SettingType::Texts | SettingType::Columns, _) => {
+                fields.refuse_items(key, &shape.description(), &value, Value::is_string);
+            }
             _ => fields.refuse(key, &shape.description(), &value),
         }
     }

@@ -244,6 +244,20 @@ impl<'a> Reader<'a> {
         self.wrong(name, message);
     }
 
+    /// Reports that the list `name` must be `allowed`. It shows the first item that does not fit, or
+    /// else the whole value.
+    pub fn refuse_items(
+        &mut self,
+        name: &str,
+        allowed: &str,
+        found: &Value,
+        fits: impl Fn(&Value) -> bool,
+    ) {
+        let mut items = found.as_array().into_iter().flatten();
+        let wrong = items.find(|item| !fits(item));
+        self.refuse(name, allowed, wrong.unwrap_or(found));
+    }
+
     /// Reports that `name` is missing.
     pub fn missing(&mut self, name: &str, allowed: &str) {
         self.wrong(name, missing(allowed));

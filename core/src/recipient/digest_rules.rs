@@ -149,7 +149,8 @@ fn templates(fields: &mut Reader<'_>) -> Vec<String> {
         .as_array()
         .and_then(|items| items.iter().map(name).collect());
     names.unwrap_or_else(|| {
-        fields.refuse("templates", "a list of names of templates", &value);
+        let allowed = "a list of names of templates";
+        fields.refuse_items("templates", allowed, &value, |item| name(item).is_some());
         Vec::new()
     })
 }

@@ -262,10 +262,8 @@ fn weekdays(fields: &mut Reader<'_>) -> Option<Weekdays> {
     let days = days.and_then(|items| items.iter().map(day).collect::<Option<Vec<_>>>());
     if days.is_none() {
         let words = any_of(&WEEKDAYS.map(|(word, _)| word));
-        let items = value.as_array();
-        let wrong = items.and_then(|items| items.iter().find(|item| day(item).is_none()));
         let allowed = format!("a list of {words}");
-        fields.refuse("weekdays", &allowed, wrong.unwrap_or(&value));
+        fields.refuse_items("weekdays", &allowed, &value, |item| day(item).is_some());
     }
     days.map(Weekdays::of)
 }
@@ -286,9 +284,8 @@ fn dates(fields: &mut Reader<'_>) -> (BTreeSet<Date>, bool) {
     let read: Vec<Option<Date>> = items.into_iter().flatten().map(date).collect();
     let all_read = items.is_some() && read.iter().all(Option::is_some);
     if !all_read {
-        let wrong = items.and_then(|items| items.iter().find(|item| date(item).is_none()));
         let allowed = "a list of dates, such as 2026-12-25";
-        fields.refuse("dates", allowed, wrong.unwrap_or(&value));
+        fields.refuse_items("dates", allowed, &value, |item| date(item).is_some());
     }
     (read.into_iter().flatten().collect(), all_read)
 }

@@ -466,7 +466,10 @@ fn presets(fields: &mut Reader<'_>) -> Vec<QuietPreset> {
         .and_then(|items| items.iter().map(preset).collect());
     presets.unwrap_or_else(|| {
         let words = any_of(&QUIET_PRESETS.map(|(word, _)| word));
-        fields.refuse("quiet_presets", &format!("a list of {words}"), &value);
+        let allowed = format!("a list of {words}");
+        fields.refuse_items("quiet_presets", &allowed, &value, |item| {
+            preset(item).is_some()
+        });
         Vec::new()
     })
 }

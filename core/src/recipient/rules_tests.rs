@@ -206,7 +206,7 @@ templates = ["x"]
             "r.toml:11: categories.security.quiet: must be hold, digest_on_wake, drop or always, not \"holt\"; did you mean \"hold\"?",
             "r.toml:12: categories.security.quiet_on.fax: is not a known channel; allowed: sms, email, push, chat, webhook, inapp",
             "r.toml:12: categories.security.quiet_on.sms: must be hold, digest_on_wake, drop or always, not \"holds\"; did you mean \"hold\"?",
-            "r.toml:13: categories.security.quiet_presets: must be a list of us-tcpa, not a list of 1",
+            "r.toml:13: categories.security.quiet_presets: must be a list of us-tcpa, not \"us\"",
             "r.toml:14: digests.a.template: is missing: it must be the template of the digest",
             "r.toml:17: digests.a.max_open_s: must be at least window_s",
             "r.toml:18: digests.a.min_items: must be at most max_items, 5, not 9",
