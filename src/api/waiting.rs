@@ -17,7 +17,7 @@ const OVERDUE_S: f64 = 5.0;
 #[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct WaitReason {
     /// The reason, in one sentence.
-    #[schema(example = "throttle reindex grants 5 tokens a second, and other jobs go first")]
+    #[schema(example = "throttle reindex grants 5 tokens a second, and has none left now")]
     pub reason: String,
     /// The earliest end of the wait, if it is known.
     pub until: Option<Timestamp>,
@@ -302,18 +302,18 @@ pub fn sentence(
     by_windows: bool,
 ) -> String {
     match limit {
-        Limit::Tier { name } if by_windows => format!(
-            "throttle {name} above {throttle} has granted what its windows allow; other jobs go \
-             first"
-        ),
-        Limit::Tier { name } => format!(
-            "throttle {name} above {throttle} has no token left for it; other jobs go first"
-        ),
-        Limit::Throttle if by_windows || effective_rps.is_unlimited() => format!(
-            "throttle {throttle} has granted what its windows allow, and other jobs go first"
-        ),
+        Limit::Tier { name } if by_windows => {
+            format!("throttle {name} above {throttle} has granted what its windows allow")
+        }
+        Limit::Tier { name } => {
+            format!("throttle {name} above {throttle} has no token left for it")
+        }
+        Limit::Throttle if by_windows || effective_rps.is_unlimited() => {
+            format!("throttle {throttle} has granted what its windows allow")
+        }
+        // Jobs that took the tokens may have ended, and other programs take tokens too.
         Limit::Throttle => format!(
-            "throttle {throttle} grants {} tokens a second, and other jobs go first",
+            "throttle {throttle} grants {} tokens a second, and has none left now",
             rate(effective_rps)
         ),
         Limit::Key => format!(

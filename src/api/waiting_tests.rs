@@ -84,7 +84,7 @@ fn a_throttled_job_waits_until_the_next_token_by_the_stores_clock() {
     );
     assert_eq!(
         waiting.reason,
-        "throttle reindex grants 5 tokens a second, and other jobs go first"
+        "throttle reindex grants 5 tokens a second, and has none left now"
     );
     assert_eq!(waiting.until.unwrap().as_microsecond(), 1_500_000);
 }
@@ -98,13 +98,13 @@ fn a_used_up_window_is_named_and_not_the_rate_beside_it() {
     };
     assert_eq!(
         reason(Limit::Throttle),
-        "throttle reindex has granted what its windows allow, and other jobs go first"
+        "throttle reindex has granted what its windows allow"
     );
     assert_eq!(
         reason(Limit::Tier {
             name: Name::new("all").unwrap()
         }),
-        "throttle all above reindex has granted what its windows allow; other jobs go first"
+        "throttle all above reindex has granted what its windows allow"
     );
 }
 

@@ -184,7 +184,7 @@ fn answer(operation: &str) -> Option<Value> {
         }
         "show_job" | "retry_job" | "reschedule_job" | "update_job" => with(
             detail(),
-            json!({ "waiting": { "reason": "throttle hooks grants 5 tokens a second, and other jobs go first", "until": null } }),
+            json!({ "waiting": { "reason": "throttle hooks grants 5 tokens a second, and has none left now", "until": null } }),
         ),
         "cancel_job" | "discard_job" => {
             with(detail(), json!({ "state": "cancelled", "waiting": null }))
@@ -244,7 +244,7 @@ fn answer(operation: &str) -> Option<Value> {
         }),
         "acquire_tokens" | "peek_tokens" => json!({
             "allowed": false, "granted": 0, "remaining": 1, "retry_after_ms": 400, "wait_s": 0.4, "until": AT,
-            "limit": { "level": "throttle" }, "reason": "throttle hooks grants 5 tokens a second, and other jobs go first",
+            "limit": { "level": "throttle" }, "reason": "throttle hooks grants 5 tokens a second, and has none left now",
             "effective_rps": 5.0, "limits_concurrency": false,
         }),
         "check_request" => {

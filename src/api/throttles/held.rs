@@ -135,7 +135,7 @@ pub async fn wait_for_grant(throttles: &dyn Store, status: &Status) -> Option<St
         return Some(reason);
     }
     let left = seconds(grant.wait.as_secs_f64());
-    Some(format!("{reason}; the next one starts in {left}"))
+    Some(format!("{reason}; the next job starts in {left}"))
 }
 
 /// Describes the wait of a throttle's jobs for the limits of their keys, among the deepest lanes;
@@ -354,8 +354,8 @@ mod tests {
         assert_eq!(
             wait_for_grant(&store, &below).await.as_deref(),
             Some(
-                "throttle all above hooks has granted what its windows allow; other jobs go \
-                 first; the next one starts in 60 min"
+                "throttle all above hooks has granted what its windows allow; the next \
+                 job starts in 60 min"
             )
         );
     }
@@ -373,8 +373,8 @@ mod tests {
         assert_eq!(
             wait_for_grant(&store, &long).await.as_deref(),
             Some(
-                "throttle hooks has granted what its windows allow, and other jobs go first; the \
-                 next one starts in 60 min"
+                "throttle hooks has granted what its windows allow; the next job starts in 60 \
+                 min"
             )
         );
         assert_eq!(wait_for_grant(&store, &short).await, None);

@@ -55,7 +55,7 @@ async fn a_waiting_job_says_why_and_until_when() {
     let slow = waiting(json!({"throttle": "slow"})).await;
     assert_eq!(
         slow["reason"],
-        "throttle slow grants 0.01 tokens a second, and other jobs go first; besides, no worker is \
+        "throttle slow grants 0.01 tokens a second, and has none left now; besides, no worker is \
          live: start one"
     );
     assert!(slow["until"].is_string(), "{slow}");
