@@ -10,6 +10,7 @@ use jiff_sqlx::Timestamp as SqlTimestamp;
 use sqlx::{Row, query};
 
 use super::copy::{COPIED_MIN, CopiedRows};
+use super::living::lives;
 use super::rows::{ClaimKey, GateInput, stored, unstored};
 use super::statement::query_unprepared;
 use crate::jobs::Error;
@@ -20,7 +21,8 @@ use crate::recipient::dedup::DedupClaim;
 // accepted the message, because the worker may have died between the two, or if nobody knows
 // whether one did: whoever cuts an attempt off marks nothing. The offset keeps the planner from
 // asking twice for what is costly, and each limit from reading a table for all claims at once.
-pub(super) const CLAIMS: &str = "
+pub(super) const CLAIMS: &str = concat!(
+    "
 select d.claim, d.job_id, d.at_s, coalesce(s.updated_at, u.at) as known_at,
     d.at_s < 0 or s.updated_at is not null or u.at is not null or l.lives as counts
 from (select distinct k.claim from unnest($1::bigint[]) as k(claim)) a
@@ -34,18 +36,9 @@ left join lateral (
 ) s on true
 cross join lateral (
     select d.at_s >= 0 and s.updated_at is null and (
-        d.job_id = any($2)
-        or exists (select from flyball.scheduled h where h.job_id = d.job_id)
-        or exists (select from flyball.lease h where h.job_id = d.job_id)
-        or exists (
-            select from flyball.job j
-            cross join lateral (
-                select from flyball.ready h
-                where h.lane_id in (j.lane_id, j.admission_lane) and h.priority = j.priority and h.job_id = j.id
-                limit 1
-            ) w
-            where j.id = d.job_id
-        )
+        d.job_id = any($2) or ",
+    lives!("d.job_id"),
+    "
     ) as lives
     offset 0
 ) l
@@ -57,7 +50,8 @@ left join lateral (
         select h.updated_at from flyball.delivery h where h.job_id = d.job_id and h.last_outcome = 'ambiguous'
     ) f
     where d.at_s >= 0 and s.updated_at is null and not l.lives
-) u on true";
+) u on true"
+);
 
 pub(super) const CLAIM: &str = "
 with wanted as (

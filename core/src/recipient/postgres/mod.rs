@@ -16,6 +16,7 @@ mod ends;
 mod explain;
 mod held;
 mod items;
+mod living;
 mod messages;
 mod new_lists;
 mod open_digests;

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use jiff::SignedDuration;
 use sqlx::{Row, query};
 
+use super::living::is_ready;
 use crate::jobs::Error;
 use crate::postgres::Transaction;
 use crate::recipient::address::RecipientKey;
@@ -18,24 +19,19 @@ pub(super) const QUEUED_RULE: &str = "its last message waits";
 
 // The offset and the limit make Postgres look for one digest and one job at a time, whatever the
 // tables held when it planned this.
-pub(super) const QUEUED: &str = "
+pub(super) const QUEUED: &str = concat!(
+    "
 select a.id
 from unnest($1::bigint[], $2::text[], $3::text[]::uuid[], $4::text[]) as a(id, type, recipient, key)
 where exists (
     select from flyball.message_plan p
     where p.recipient = a.recipient and p.origin = 'digest' and p.digest_type = a.type and p.digest_key = a.key
-        and (exists (select from flyball.scheduled s where s.job_id = p.job_id offset 0)
-            or exists (
-                select from flyball.job j
-                cross join lateral (
-                    select from flyball.ready h
-                    where h.lane_id in (j.lane_id, j.admission_lane) and h.priority = j.priority and h.job_id = j.id
-                    limit 1
-                ) r
-                where j.id = p.job_id
-            ))
+        and (exists (select from flyball.scheduled s where s.job_id = p.job_id offset 0) or ",
+    is_ready!("p.job_id"),
+    ")
     offset 0
-)";
+)"
+);
 
 /// An open digest by what tells it apart from others.
 pub(super) struct DigestPlace<'a> {

@@ -7,6 +7,7 @@ use jiff_sqlx::Timestamp as SqlTimestamp;
 use serde_json::Value;
 use sqlx::{Row, query};
 
+use super::living::lives;
 use super::messages::GatedMessage;
 use super::statement::query_unprepared;
 use super::unknown_zones::note_unknown_zone;
@@ -59,23 +60,16 @@ cross join lateral (
 ) c";
 
 // A reservation counts while its message waits.
-pub(super) const RESERVED: &str = "
+pub(super) const RESERVED: &str = concat!(
+    "
 select uuid_send(r.recipient) as recipient, r.list, array_agg(r.at_s order by r.at_s) as reserved
 from unnest($1::text[]::uuid[], $2::int[]) as a(recipient, list)
 join flyball.cap_reservation r on r.recipient = a.recipient and r.list = a.list
-where r.job_id <> all ($3)
-    and (exists (select from flyball.scheduled s where s.job_id = r.job_id)
-        or exists (
-            select from flyball.job j
-            cross join lateral (
-                select from flyball.ready h
-                where h.lane_id in (j.lane_id, j.admission_lane) and h.priority = j.priority and h.job_id = j.id
-                limit 1
-            ) w
-            where j.id = r.job_id
-        )
-        or exists (select from flyball.lease l where l.job_id = r.job_id))
-group by r.recipient, r.list";
+where r.job_id <> all ($3) and ",
+    lives!("r.job_id"),
+    "
+group by r.recipient, r.list"
+);
 
 // Locked in the order of their keys: an item is put into a digest that cannot close meanwhile.
 pub(super) const DIGESTS: &str = "
