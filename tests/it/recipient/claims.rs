@@ -1,6 +1,7 @@
 //! Claims: one number for a recipient and a content, and one for the time and the mark.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use flyball::jobs::Attribution;
 use flyball::providers::{Channel, Recipient};
@@ -12,6 +13,9 @@ use flyball::recipient::postgres::RecipientProfiles;
 use serde_json::json;
 
 use super::fixture::GatesFixture;
+use crate::support::eventually;
+
+const SOON: Duration = Duration::from_secs(60);
 
 /// The unix second from which stored seconds count.
 const BEGIN_OF_2020_S: i64 = 1_577_836_800;
@@ -132,4 +136,42 @@ async fn a_window_counts_from_no_second_before_the_provider_accepted() {
 
     let marked_s = gates.count("select -at_s::bigint from flyball.dedup").await;
     assert!(marked_s as f64 >= seconds(before_mark), "{marked_s}");
+}
+
+/// One that went without its claim would be sent, and the next equal one as well.
+#[tokio::test]
+async fn a_message_claims_its_content_although_one_that_was_faster_has_ended_unsent_since() {
+    let gates = GatesFixture::new("").await;
+    let pool = gates.fixture.database.pool();
+    let message = json!({"category": "billing", "dedup_key": "same"});
+    gates.planned(message.clone()).await;
+    let claim = gates.count("select claim from flyball.dedup").await;
+    sqlx::query("delete from flyball.dedup")
+        .execute(pool)
+        .await
+        .unwrap();
+    // The other planner: its message has ended by the time at which its claim is seen.
+    let mut other = pool.begin().await.unwrap();
+    sqlx::query("insert into flyball.dedup (claim, job_id, at_s) values ($1, 1, 9)")
+        .bind(claim)
+        .execute(&mut *other)
+        .await
+        .unwrap();
+    let id = gates.send(message.clone()).await;
+    let planner = gates.gates.clone();
+    let planning = tokio::spawn(async move { planner.plan_jobs(&[id]).await });
+    let waits = "select count(*) from pg_stat_activity
+        where datname = current_database() and wait_event_type = 'Lock'";
+    eventually("the planner waits for the claim", SOON, async || {
+        (gates.count(waits).await > 0).then_some(())
+    })
+    .await;
+    other.commit().await.unwrap();
+
+    let planned = planning.await.unwrap().unwrap();
+
+    assert_eq!(planned[0].plan, MessagePlan::Send);
+    assert_eq!(gates.count("select job_id from flyball.dedup").await, id);
+    let next = gates.planned(message).await.1;
+    assert!(matches!(next, MessagePlan::Ended { .. }), "{next:?}");
 }

@@ -4,6 +4,7 @@
 mod attempts;
 mod carriers;
 mod check;
+mod claiming;
 mod claims;
 mod copy;
 mod crowds;

@@ -9,7 +9,6 @@ use std::collections::{HashMap, HashSet};
 use jiff::Timestamp;
 use sqlx::query;
 
-use super::claims::{NewClaim, claims, counting, stored_claims, write_claims};
 use super::messages::{GatedMessage, load};
 use super::new_lists::add_lists;
 use super::rows::{
@@ -29,9 +28,7 @@ use crate::recipient::crowd::crowd_quarter;
 use crate::recipient::dedup::DedupClaim;
 use crate::recipient::digest::{Arrival, COALESCED, OpenDigest};
 use crate::recipient::gate::UnsentReason;
-use crate::recipient::gates::{
-    GatePolicy, GateRows, MessagePlan, cap_lists, ends_before_dedup, is_deduped, plan, quiet_of,
-};
+use crate::recipient::gates::{GatePolicy, GateRows, MessagePlan, cap_lists, plan, quiet_of};
 use crate::recipient::quiet::COALESCED_MIN;
 use crate::recipient::rules::RecipientRules;
 
@@ -184,7 +181,7 @@ pub(super) struct PlanBatch<'a> {
     pub(super) now: Timestamp,
     pub(super) inputs: Vec<GateInput>,
     pub(super) lists: Vec<Vec<CapList>>,
-    claims: HashMap<i64, DedupClaim>,
+    pub(super) claims: HashMap<i64, DedupClaim>,
     times: HashMap<StoredList, StoredTimes>,
     pub(super) digests: HashMap<DigestKey, OpenDigest>,
     /// Digests that were not open when they were read.
@@ -231,65 +228,12 @@ impl<'a> PlanBatch<'a> {
         Ok(batch)
     }
 
-    fn policy<'b>(&'b self, input: &'b GateInput) -> GatePolicy<'b> {
+    pub(super) fn policy<'b>(&'b self, input: &'b GateInput) -> GatePolicy<'b> {
         GatePolicy {
             profile: &input.profile,
             defaults: &input.defaults,
             rules: self.rules,
         }
-    }
-
-    /// Claims the contents of all messages that the gates before dedup let pass.
-    async fn claim(&mut self, connection: &mut Transaction) -> Result<(), Error> {
-        let passes = |input: &&GateInput| {
-            let candidate = input.candidate();
-            let rows = GateRows {
-                is_suppressed: input.is_suppressed,
-                ..GateRows::default()
-            };
-            let ends = || ends_before_dedup(&candidate, self.policy(input), &rows, self.now);
-            is_deduped(&candidate, self.rules) && ends().is_none()
-        };
-        let wanting: Vec<&GateInput> = self.inputs.iter().filter(passes).collect();
-        if wanting.is_empty() {
-            return Ok(());
-        }
-        let stored = stored_claims(connection, &wanting).await?;
-        let mut found = counting(&stored);
-        let mut wanted: HashMap<i64, i64> = HashMap::new();
-        for input in &wanting {
-            let (key, job_id) = (input.claim, input.message.job_id);
-            let window = self.rules.category(&input.args.category).dedup_window;
-            let blocks = |claim: &DedupClaim| claim.blocks(Some(job_id), self.now, window);
-            if !found.get(&key).is_some_and(blocks) {
-                // Of equal messages in one batch the first has the claim.
-                wanted.entry(key).or_insert(job_id);
-            }
-        }
-        let new = wanted.iter().map(|(claim, job_id)| NewClaim {
-            claim: *claim,
-            job_id: *job_id,
-            before: stored.get(claim).map(|one| one.claim.job),
-        });
-        let claimed = write_claims(connection, new.collect(), self.now).await?;
-        if claimed.len() < wanted.len() {
-            // Another planner was faster: its messages are the first ones.
-            found = claims(connection, &wanting).await?;
-        }
-        for (key, job) in wanted {
-            if claimed.contains(&job) {
-                let claim = DedupClaim {
-                    job,
-                    at: self.now,
-                    is_marked: false,
-                };
-                found.insert(key, claim);
-            }
-        }
-        let has = |input: &GateInput| claimed.contains(&input.message.job_id);
-        self.has_claim = self.inputs.iter().map(has).collect();
-        self.claims = found;
-        Ok(())
     }
 
     /// Reads the times of all lists. Lists without room now are locked and read again, so that no
