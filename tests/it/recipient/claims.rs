@@ -7,7 +7,7 @@ use flyball::jobs::Attribution;
 use flyball::providers::{Channel, Recipient};
 use flyball::recipient::address::RecipientKey;
 use flyball::recipient::dedup::DedupKey;
-use flyball::recipient::gate::AttemptEnd;
+use flyball::recipient::gate::{AttemptEnd, UnsentReason};
 use flyball::recipient::gates::MessagePlan;
 use flyball::recipient::postgres::RecipientProfiles;
 use serde_json::json;
@@ -174,4 +174,45 @@ async fn a_message_claims_its_content_although_one_that_was_faster_has_ended_uns
     assert_eq!(gates.count("select job_id from flyball.dedup").await, id);
     let next = gates.planned(message).await.1;
     assert!(matches!(next, MessagePlan::Ended { .. }), "{next:?}");
+}
+
+/// Which messages are planned together is chance, so it must not decide whether one goes.
+#[tokio::test]
+async fn of_equal_messages_in_one_batch_the_next_goes_if_the_first_ends_unsent() {
+    let gates = GatesFixture::new("").await;
+    gates.profile("ada", gates.quiet_today().await).await;
+    let message = json!({"recipient": "ada", "category": "product", "dedup_key": "same"});
+    // Too short a time to wait for the end of the quiet hours.
+    let mut short = message.clone();
+    short["valid_for_s"] = json!(30);
+    let ids = [
+        gates.send(short.clone()).await,
+        gates.send(short).await,
+        gates.send(message.clone()).await,
+        gates.send(message).await,
+    ];
+
+    let planned = gates.gates.plan_jobs(&ids).await.unwrap();
+
+    let plans: Vec<(i64, &MessagePlan, Option<i64>)> = planned
+        .iter()
+        .map(|one| (one.job_id, &one.plan, one.duplicate_of))
+        .collect();
+    let reason = |n: usize| match plans[n].1 {
+        MessagePlan::Ended { reason, .. } => Some(*reason),
+        _ => None,
+    };
+    let reasons: Vec<Option<UnsentReason>> = (0..4).map(reason).collect();
+    let expired = Some(UnsentReason::Expired);
+    assert_eq!(
+        reasons,
+        [expired, expired, None, Some(UnsentReason::Duplicate)],
+        "{plans:?}"
+    );
+    assert!(matches!(plans[2].1, MessagePlan::Held { .. }), "{plans:?}");
+    assert_eq!(plans[3].2, Some(ids[2]));
+    assert_eq!(
+        gates.count("select job_id from flyball.dedup").await,
+        ids[2]
+    );
 }

@@ -1,4 +1,4 @@
-//! The claims of messages that are planned together: of equal ones, the first has it.
+//! The claims of messages that are planned together: of equal ones, the first that goes has it.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -8,7 +8,7 @@ use super::rows::GateInput;
 use crate::jobs::Error;
 use crate::postgres::Transaction;
 use crate::recipient::dedup::DedupClaim;
-use crate::recipient::gates::{GateRows, ends_before_dedup, is_deduped};
+use crate::recipient::gates::{GateRows, MessagePlan, ends_before_dedup, is_deduped};
 
 impl PlanBatch<'_> {
     /// Returns true for a message that is compared with others: no gate before dedup ends it.
@@ -87,5 +87,46 @@ impl PlanBatch<'_> {
             at: self.now,
             is_marked: false,
         }
+    }
+
+    /// Passes the claim of a message that ends unsent on to the next equal one of the batch, as if
+    /// that one were planned later. Returns false if there is nothing to pass on, or nobody to take
+    /// it.
+    pub(super) fn pass_claim_on(&mut self, at: usize, plan: &MessagePlan) -> bool {
+        let is_unsent = matches!(
+            plan,
+            MessagePlan::Ended { .. } | MessagePlan::Refused { .. }
+        );
+        if !is_unsent || !self.has_claim[at] {
+            return false;
+        }
+        let claim = self.inputs[at].claim;
+        let is_equal = |other: &GateInput| other.claim == claim && self.is_compared(other);
+        let Some(next) = self.inputs[at + 1..].iter().position(is_equal) else {
+            return false;
+        };
+        let next = at + 1 + next;
+        let passed = self.new_claim(self.inputs[next].message.job_id);
+        self.claims.insert(claim, passed);
+        self.has_claim[next] = true;
+        true
+    }
+
+    /// Writes the claims that were passed on, given the jobs that had them first. Their rows are
+    /// locked since these claimed them.
+    pub(super) async fn write_passed_on(
+        &self,
+        connection: &mut Transaction,
+        first_holders: HashMap<i64, i64>,
+    ) -> Result<(), Error> {
+        let passed_on = first_holders.into_iter().filter_map(|(claim, first)| {
+            Some(NewClaim {
+                claim,
+                job_id: self.claims.get(&claim)?.job,
+                before: Some(first),
+            })
+        });
+        write_claims(connection, passed_on.collect(), self.now).await?;
+        Ok(())
     }
 }

@@ -350,6 +350,7 @@ impl<'a> PlanBatch<'a> {
         quarters.dedup();
         self.crowd = crowd(connection, &quarters).await?;
         let woken = self.woken();
+        let mut first_holders: HashMap<i64, i64> = HashMap::new();
         for at in 0..self.inputs.len() {
             let (plan, quarter) = match woken.get(&at) {
                 Some(open) => {
@@ -363,6 +364,11 @@ impl<'a> PlanBatch<'a> {
             };
             self.note(at, &plan);
             self.quarters.push(quarter);
+            if self.pass_claim_on(at, &plan) {
+                let input = &self.inputs[at];
+                let first = first_holders.entry(input.claim);
+                first.or_insert(input.message.job_id);
+            }
             let input = &self.inputs[at];
             let is_duplicate = matches!(
                 plan,
@@ -378,7 +384,7 @@ impl<'a> PlanBatch<'a> {
                 plan,
             });
         }
-        Ok(())
+        self.write_passed_on(connection, first_holders).await
     }
 
     /// Returns the messages that become one digest: three or more of a category that were held for
