@@ -14,9 +14,7 @@ use crate::input::toml::json_of;
 use crate::input::wording::{self, any_of};
 use crate::input::{Issue, Reader, pointer};
 use crate::providers::capture::CAPTURE;
-use crate::providers::{
-    Account, AccountSecret, Field, INBOX_POOL, Limited, Pool, Pools, Provider, build,
-};
+use crate::providers::{Account, AccountSecret, Field, Limited, Pool, Pools, Provider, build};
 use crate::throttle::{Name, RateLimit};
 
 /// Most accounts of one pool.
@@ -120,8 +118,8 @@ fn pool(
     table: &Value,
     vault: Option<&dyn Vault>,
 ) -> Option<Pool> {
-    if name == INBOX_POOL {
-        fields.wrong_whole("must have another name: the inbox has a built-in pool of this name");
+    if let Some(reason) = Pool::is_taken(name) {
+        fields.wrong_whole(format!("must have another name: {reason}"));
     }
     if Name::new(format!("{name}:accounts")).is_err() {
         fields.wrong_whole(

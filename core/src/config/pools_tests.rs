@@ -67,6 +67,27 @@ fn sms(of_pool: &str, of_account: &str) -> String {
 }
 
 #[test]
+fn no_pool_has_the_name_of_a_throttle_of_other_jobs() {
+    let named = |name: &str| sms("auth_token_env = \"TOKEN\"", "").replace("pools.sms", name);
+    for (name, reason) in [
+        ("inapp", "the inbox has a built-in pool of this name"),
+        (
+            "webhooks",
+            "the webhooks of jobs are called through the throttle of this name",
+        ),
+        (
+            "default",
+            "jobs that name no throttle are in the throttle of this name",
+        ),
+    ] {
+        let refused = refusal(&named(&format!("pools.{name}")));
+        let expected = format!("pools.{name}: must have another name: {reason}");
+        assert!(refused.contains(&expected), "{refused}");
+    }
+    assert!(pools_of(&named("pools.webhook")).get("webhook").is_some());
+}
+
+#[test]
 fn what_a_pool_says_holds_for_accounts_that_do_not_say_otherwise() {
     let pools = pools_of(
         "[pools.sms]\nprovider = \"twilio\"\nrps = 100\nfrom = \"+15550100\"\nbase_url = \"https://pool.example/\"\nauth_token_env = \"TOKEN\"\n\

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::throttle::RateLimit;
+use crate::jobs::WEBHOOKS;
+use crate::throttle::{Name, RateLimit};
 
 use super::{Account, Channel, Provider};
 
@@ -88,6 +89,17 @@ impl Pool {
             valid_for: INBOX_VALID_FOR,
             requeue_on_recovery: true,
             timeout: Duration::from_secs(10),
+        }
+    }
+
+    /// Says why no pool of the settings can have this name, if it is taken: its throttle would be
+    /// that of jobs other than its messages.
+    pub fn is_taken(name: &str) -> Option<&'static str> {
+        match name {
+            INBOX_POOL => Some("the inbox has a built-in pool of this name"),
+            WEBHOOKS => Some("the webhooks of jobs are called through the throttle of this name"),
+            Name::DEFAULT => Some("jobs that name no throttle are in the throttle of this name"),
+            _ => None,
         }
     }
 
