@@ -118,7 +118,7 @@ fn pool(
     table: &Value,
     vault: Option<&dyn Vault>,
 ) -> Option<Pool> {
-    if let Some(reason) = Pool::is_taken(name) {
+    if let Some(reason) = Pool::why_taken(name) {
         fields.wrong_whole(format!("must have another name: {reason}"));
     }
     if Name::new(format!("{name}:accounts")).is_err() {

@@ -94,7 +94,7 @@ impl Pool {
 
     /// Says why no pool of the settings can have this name, if it is taken: its throttle would be
     /// that of jobs other than its messages.
-    pub fn is_taken(name: &str) -> Option<&'static str> {
+    pub fn why_taken(name: &str) -> Option<&'static str> {
         match name {
             INBOX_POOL => Some("the inbox has a built-in pool of this name"),
             WEBHOOKS => Some("the webhooks of jobs are called through the throttle of this name"),
