@@ -5,8 +5,8 @@ use std::ops::RangeInclusive;
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
-use super::issue::{Issue, IssueSink, pointer};
-use super::wording::{any_of, missing, must_be, must_be_one_of, unknown};
+use super::issue::{Issue, IssueSink, pointer, unknown_fields};
+use super::wording::{any_of, missing, must_be, must_be_one_of};
 
 /// The form of times, for messages.
 pub const TIME: &str =
@@ -120,17 +120,14 @@ impl<'a> Reader<'a> {
         self
     }
 
-    /// Reports every field that is not `allowed`; with an empty list every field is.
+    /// Reports every field that is not `allowed`, very many in one; with an empty list every field
+    /// is.
     pub fn only(&mut self, allowed: &[&str]) {
         if allowed.is_empty() {
             return;
         }
-        for name in self.object.map().keys() {
-            if !allowed.contains(&name.as_str()) {
-                let message = unknown(name, "field", allowed);
-                self.issues
-                    .add(Issue::new(pointer(&self.at, name), message));
-            }
+        for issue in unknown_fields(&self.at, self.names(), allowed) {
+            self.issues.add(issue);
         }
     }
 

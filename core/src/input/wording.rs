@@ -66,8 +66,11 @@ pub fn clipped(text: &str) -> String {
 /// Returns the one of the `allowed` names that was probably meant.
 pub fn similar<'a>(name: &str, allowed: &[&'a str]) -> Option<&'a str> {
     let name = clipped(name);
+    let length = name.chars().count();
     allowed
         .iter()
+        // As many edits are needed at least, and counting is faster.
+        .filter(|known| known.chars().count().abs_diff(length) <= NEAR)
         .map(|known| (strsim::levenshtein(&name, known), *known))
         .min()
         .filter(|(far, _)| *far <= NEAR && *far < name.len())

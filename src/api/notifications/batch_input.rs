@@ -4,11 +4,12 @@ use serde_json::{Map, Value};
 
 use super::input;
 use crate::admission::RECIPIENTS_MAX;
-use crate::api::http::fields::{Errors, FieldError, describe, missing, unknown};
+use crate::api::http::fields::{Errors, FieldError, describe, missing};
 use crate::api::http::problem::{Code, Problem};
 use crate::api::http::{body, budget};
+use crate::input::Issue;
+use crate::input::issue::{IssueSink as _, unknown_fields};
 use crate::input::json::{self, JsonReadError};
-use crate::input::pointer;
 use crate::jobs::{Kinds, NewJob};
 use crate::notify::args::FIELDS;
 use crate::providers::Pools;
@@ -102,12 +103,11 @@ impl BatchBody {
         let shared = FIELDS.iter().filter(|field| !NEVER_SHARED.contains(field));
         let allowed: Vec<&str> = shared.chain(&OF_BATCH).copied().collect();
         let is_known = |name: &str| allowed.contains(&name) || NEVER_SHARED.contains(&name);
-        base.retain(|name, _| {
-            if !is_known(name) {
-                errors.body(pointer("", name), unknown(name, "field", &allowed));
-            }
-            is_known(name)
-        });
+        let names = base.keys().map(String::as_str);
+        for issue in unknown_fields("", names.filter(|name| !is_known(name)), &allowed) {
+            errors.add(issue);
+        }
+        base.retain(|name, _| is_known(name));
         for field in NEVER_SHARED {
             if base.contains_key(field) {
                 errors.body(
@@ -189,8 +189,8 @@ impl BatchBody {
             let merged = match merge(&base, recipient) {
                 Ok(merged) => merged,
                 Err(wrong) => {
-                    for (below, message) in wrong {
-                        refuse(&mut found, place, &below, message);
+                    for issue in wrong {
+                        refuse(&mut found, place, &issue.pointer, issue.message);
                     }
                     continue;
                 }
@@ -248,17 +248,13 @@ fn refuse(found: &mut Recipients, place: usize, below: &str, message: String) {
     }
 }
 
-/// Returns the message for one recipient, or what is wrong with the recipient: each place below it
-/// with the problem.
-fn merge(base: &Map<String, Value>, recipient: Value) -> Result<Value, Vec<(String, String)>> {
+/// Returns the message for one recipient, or what is wrong with the recipient.
+fn merge(base: &Map<String, Value>, recipient: Value) -> Result<Value, Vec<Issue>> {
     let mut merged = base.clone();
     match recipient {
         Value::String(to) => drop(merged.insert("to".to_owned(), Value::String(to))),
         Value::Object(own) => {
-            let is_unknown = |field: &&String| !OF_RECIPIENT.contains(&field.as_str());
-            let wrong: Vec<(String, String)> = (own.keys().filter(is_unknown))
-                .map(|field| (pointer("", field), unknown(field, "field", &OF_RECIPIENT)))
-                .collect();
+            let wrong = unknown_fields("", own.keys().map(String::as_str), &OF_RECIPIENT);
             if !wrong.is_empty() {
                 return Err(wrong);
             }
@@ -266,7 +262,7 @@ fn merge(base: &Map<String, Value>, recipient: Value) -> Result<Value, Vec<(Stri
         }
         other => {
             let message = format!("must be an address or an object, not {}", describe(&other));
-            return Err(vec![(String::new(), message)]);
+            return Err(vec![Issue::new("", message)]);
         }
     }
     Ok(Value::Object(merged))
@@ -277,7 +273,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::jobs::{Handler, Issue, Outcome, PreparedJob};
+    use crate::input::issue::UNKNOWN_MAX;
+    use crate::jobs::{Handler, Outcome, PreparedJob};
 
     struct Wants;
 
@@ -345,6 +342,21 @@ mod tests {
         assert_eq!(found.places, [0]);
         let refused: Vec<usize> = found.refused.iter().map(|(place, _)| *place).collect();
         assert_eq!(refused, [1, 2, 3]);
+    }
+
+    #[test]
+    fn a_recipient_with_very_many_unknown_fields_does_not_make_the_answer_large() {
+        let many: Map<String, Value> = (0..5000).map(|n| (format!("x{n}"), json!(0))).collect();
+        let body = json!({"channel": "email", "partial": true, "recipients": ["a@b.c", many]});
+        let found = read_it(body).unwrap();
+        let (place, errors) = &found.refused[0];
+        assert_eq!((*place, errors.len()), (1, UNKNOWN_MAX + 1));
+        assert_eq!(errors[UNKNOWN_MAX].pointer, "/recipients/1");
+        let mut body = many;
+        body.insert("channel".to_owned(), json!("email"));
+        body.insert("recipients".to_owned(), json!(["a@b.c"]));
+        let (status, pointers) = read_it(Value::Object(body)).unwrap_err();
+        assert_eq!((status, pointers.len()), (422, UNKNOWN_MAX));
     }
 
     #[test]
