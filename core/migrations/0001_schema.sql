@@ -131,6 +131,10 @@ create table flyball.ready (
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0,
     autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 200000, vacuum_truncate = off);
 create unique index ready_lane on flyball.ready (lane_id, priority, job_id);
+-- Beside a publication of all tables, as tools for change data capture make it, Postgres refuses to
+-- change rows that a subscriber cannot find, which would stop every claim. So each table without a
+-- primary key says what its rows are found by. Only `wal_level = logical` writes that to the log.
+alter table flyball.ready replica identity using index ready_lane;
 
 -- Running jobs. The fence is a random number chosen by the worker that claims: a sequence could
 -- repeat a number after a crash. The leases of a dead worker are searched once, when it is found
@@ -208,6 +212,7 @@ create table flyball.attempt (
     error       text
 ) partition by range (job_id);
 create index attempt_job on flyball.attempt (job_id);
+alter table flyball.attempt replica identity full;
 
 -- Recent failures for dashboards and the CLI. Small, so that no page scans the history.
 create table flyball.failure (
@@ -491,6 +496,7 @@ create table flyball.group_change (
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0,
     vacuum_truncate = off);
 create index group_change_group on flyball.group_change (group_id);
+alter table flyball.group_change replica identity full;
 
 -- === Operators ===================================================================================
 
@@ -1077,6 +1083,7 @@ create table flyball.cap_reservation (
     job_id    bigint not null
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0);
 create index cap_reservation_list on flyball.cap_reservation (recipient, list);
+alter table flyball.cap_reservation replica identity full;
 
 -- Messages that went, or are to go, by their content. A claim counts while its job lives; one that
 -- is marked counts from the time at which a provider accepted the message. As each message writes
@@ -1329,6 +1336,10 @@ begin
             perform from flyball.mutex m where m.name = 'ensure_day' for update;
             if to_regclass(format('flyball.%I', child)) is null then
                 execute format('create table flyball.%I (like flyball.%I including defaults including constraints)', child, parent);
+                if parent = 'attempt' then
+                    -- A partition does not take this from its parent.
+                    execute format('alter table flyball.%I replica identity full', child);
+                end if;
                 execute format('alter table flyball.%I attach partition flyball.%I for values from (%s) to (%s)',
                     parent, child, day << 38, (day + 1) << 38);
             end if;

@@ -43,6 +43,18 @@ join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdroppe
 where c.relnamespace = 'flyball'::regnamespace and c.relname = any($1)
 order by a.attnum";
 
+/// The tables, partitions among them, whose rows a subscriber of a publication cannot find.
+const UNIDENTIFIED: &str = "
+select c.relname::text
+from pg_class c
+where c.relnamespace = 'flyball'::regnamespace and c.relkind = 'r' and c.relpersistence = 'p'
+    and not case c.relreplident
+        when 'f' then true
+        when 'i' then exists (select from pg_index i where i.indrelid = c.oid and i.indisreplident)
+        when 'd' then exists (select from pg_index i where i.indrelid = c.oid and i.indisprimary)
+        else false end
+order by c.relname";
+
 #[tokio::test]
 async fn the_schema_is_as_pinned() {
     let database = database().await;
@@ -129,6 +141,17 @@ async fn the_columns_of_tables_with_many_rows_leave_no_gaps() {
         assert!(end > 0, "{table} does not begin with a fixed column");
     }
     assert!(gaps.is_empty(), "{gaps:#?}");
+}
+
+/// Postgres refuses to change rows that have no identity beside a publication of all tables.
+#[tokio::test]
+async fn a_publication_of_all_tables_stops_nothing() {
+    let database = database().await;
+    let made: Vec<String> = sqlx::query_scalar(UNIDENTIFIED)
+        .fetch_all(database.pool())
+        .await
+        .unwrap();
+    assert!(made.is_empty(), "{made:?}");
 }
 
 /// The benches fill and read tables past the product's own statements, and no test runs them.
