@@ -572,3 +572,21 @@ async fn a_hold_that_is_over_is_told_as_no_time() {
     let history = gates.gates.check(&asked).await.unwrap().history;
     assert_eq!((history[0].id, history[0].until), (id, None));
 }
+
+#[tokio::test]
+async fn an_attempt_that_finds_its_recipient_suppressed_ends_at_that_gate() {
+    let gates = GatesFixture::new("").await;
+    let (id, plan) = gates.planned(json!({"category": "billing"})).await;
+    assert_eq!(plan, MessagePlan::Send);
+    let record = "insert into flyball.delivery (job_id, channel, pool, state) values ($1, 'sms', 'own', 'suppressed')
+        on conflict (job_id) do update set state = excluded.state";
+    let written = sqlx::query(record).bind(id);
+    let pool = gates.fixture.database.pool();
+    written.execute(pool).await.unwrap();
+
+    let found = explained(&gates, id).await.gates;
+    let finding = |name: &str| step(&found, name).finding;
+    assert_eq!(finding("deadline"), GateFinding::Passed);
+    assert_eq!(finding("suppression"), GateFinding::Ended);
+    assert_eq!(finding("pool"), GateFinding::NotReached);
+}

@@ -204,10 +204,28 @@ fn set_by(found: &Recorded, gates: &[GateStep]) -> String {
         .collect()
 }
 
+/// Returns true for a message that passed its gates and whose attempt found its recipient suppressed:
+/// it looks once more, and changes no plan.
+fn is_suppressed_since(found: &Recorded) -> bool {
+    let is_decided = matches!(
+        found.plan,
+        Some(MessagePlan::Ended { .. } | MessagePlan::Collected { .. })
+    );
+    !is_decided
+        && found.place == Place::Over
+        && found.delivery == state_of(UnsentReason::Suppressed)
+}
+
 /// Returns each gate with what it found when it looked last.
 fn gates(found: &Recorded) -> Vec<GateStep> {
+    let is_suppressed_since = is_suppressed_since(found);
     let mut gates = match (&found.plan, found.place) {
         (None, Place::Unplanned) => return unplanned(),
+        _ if is_suppressed_since => steps(&MessagePlan::Ended {
+            gate: MessageGate::Suppression,
+            reason: UnsentReason::Suppressed,
+            rule: String::new(),
+        }),
         // Somebody ended it while it waited, and not the gate that held it.
         (Some(MessagePlan::Held { .. }), Place::Over) => {
             return steps(&MessagePlan::Ended {
@@ -224,7 +242,7 @@ fn gates(found: &Recorded) -> Vec<GateStep> {
     };
     add_past_holds(&mut gates, &found.holds, found.hold_ended_at);
     for step in &mut gates {
-        if step.decided() {
+        if step.decided() && !is_suppressed_since {
             step.since = found.since;
         }
         // The time at which there is room, of one that was refused.
