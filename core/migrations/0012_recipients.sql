@@ -897,17 +897,27 @@ begin
     return ended;
 end $$;
 
--- Deletes the claims that jobs have among those of recipients, and returns their number. They are
--- locked in the order of their numbers, as planners lock them.
+-- Deletes the claims that jobs have among those of recipients, and those whose jobs are not kept
+-- any more: nobody can tell whose they are, and in most databases no other key begins like theirs.
+-- Returns their number. They are locked in the order of their numbers, as planners lock them. The
+-- limit keeps Postgres from reading all jobs.
 create function flyball.erase_claims(keys uuid[], jobs bigint[]) returns bigint
 language plpgsql volatile set enable_seqscan = off set search_path = pg_catalog, pg_temp set jit = off as $$
 declare
     wanted constant bigint[] := array(
-        select distinct c.claim from unnest(keys) as k(key) cross join lateral flyball.claims_of(k.key, jobs) as c(claim));
+        select distinct c.claim
+        from unnest(keys) as k(key)
+        cross join lateral (
+            select d.claim from flyball.dedup d
+            where d.claim between flyball.first_claim(k.key) and (flyball.first_claim(k.key) | 1099511627775)
+                and (d.job_id = any (jobs) or (select true from flyball.job j where j.id = d.job_id limit 1) is null)
+        ) c);
     erased bigint;
 begin
-    perform from flyball.dedup d where d.claim = any (wanted) and d.job_id = any (jobs) order by d.claim for update;
-    delete from flyball.dedup d where d.claim = any (wanted) and d.job_id = any (jobs);
+    perform from flyball.dedup d where d.claim = any (wanted) order by d.claim for update;
+    delete from flyball.dedup d
+    where d.claim = any (wanted)
+        and (d.job_id = any (jobs) or (select true from flyball.job j where j.id = d.job_id limit 1) is null);
     get diagnostics erased = row_count;
     return erased;
 end $$;
@@ -918,8 +928,7 @@ end $$;
 -- digests of addresses. Returns the numbers. It reads every message of the tenant that is kept, and
 -- looks again for what planners and closers wrote meanwhile; items in digests of other keys end
 -- too. Suppressions stay: they say that this address wants nothing, and the address cannot be read
--- there. So does a claim whose job is not kept any more, until its window ends: it is a hash, of which
--- only the first 24 bits are the recipient's, and others share these. It locks in the order of planners, which take messages, then claims, lists and digests,
+-- there. It locks in the order of planners, which take messages, then claims, lists and digests,
 -- and changes records at the end, as planners and closers do: so none waits for the other. A digest
 -- that closes meanwhile leaves messages, which the next look finds.
 create function flyball.erase_recipient(tenant text, id text, keys uuid[], digests bytea[], by text, why text,

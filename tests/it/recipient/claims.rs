@@ -55,6 +55,29 @@ async fn persons_whose_keys_begin_alike_lose_no_claim_when_one_of_them_is_erased
     assert!(matches!(again, MessagePlan::Ended { .. }), "{again:?}");
 }
 
+/// A window may be longer than jobs are kept. In a small database nobody else's key begins alike.
+#[tokio::test]
+async fn a_claim_whose_job_is_not_kept_any_more_goes_with_its_recipient() {
+    let gates = GatesFixture::new("").await;
+    let (ada, bob) = alike();
+    let profile = json!({"addresses": {"sms": "+15550114"}});
+    gates.profile(&bob, profile).await;
+    let message = json!({"recipient": &bob, "category": "billing", "dedup_key": "same"});
+    assert_eq!(gates.planned(message).await.1, MessagePlan::Send);
+    let old = "insert into flyball.dedup (claim, job_id, at_s) values (flyball.first_claim($1::text::uuid), 7, -9)";
+    let key = RecipientKey::of_subscriber("", Channel::Sms, &ada);
+    let written = sqlx::query(old).bind(key.to_hex());
+    let pool = gates.fixture.database.pool();
+    written.execute(pool).await.unwrap();
+
+    let profiles = RecipientProfiles::new(gates.fixture.queue.pool.clone());
+    let erased = profiles.erase("", &ada, &Attribution::default()).await;
+
+    assert_eq!(erased.unwrap().claims, 1);
+    let left = "select count(*) from flyball.dedup where job_id <> 7";
+    assert_eq!(gates.count(left).await, 1, "that of {bob}");
+}
+
 #[tokio::test]
 async fn the_same_content_for_two_recipients_is_two_claims() {
     let gates = GatesFixture::new("").await;
