@@ -18,6 +18,7 @@ use axum::Router;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{ConnectInfo, Request};
 use axum::response::{IntoResponse as _, Response};
+use futures_util::FutureExt as _;
 use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -76,7 +77,7 @@ pub async fn serve_within(
     connections: Connections,
 ) -> io::Result<()> {
     let cancel = deps.cancel.clone();
-    let mut sampler = AbortOnDropHandle::new(tokio::spawn(sample::run(deps.clone())));
+    let mut sampler = AbortOnDropHandle::new(tokio::spawn(sample::run(deps.clone()).boxed()));
     let app = router::router(deps);
     let mut served = pin!(attend_all(app, listener, &connections, &cancel));
     tokio::select! {
@@ -129,13 +130,8 @@ pub(super) async fn attend_each(
     let tasks = TaskTracker::new();
     while let Some((stream, address)) = accept(listener, connections, cancel).await {
         if let Some(seat) = connections.admit(origin(Some(address.ip()))) {
-            tasks.spawn(attend(
-                app.clone(),
-                stream,
-                address,
-                Arc::new(seat),
-                cancel.clone(),
-            ));
+            let (app, seat, cancel) = (app.clone(), Arc::new(seat), cancel.clone());
+            tasks.spawn(attend(app, stream, address, seat, cancel).boxed());
         }
     }
     tasks

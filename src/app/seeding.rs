@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt as _;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -59,7 +60,7 @@ impl Seeding {
                      it is back",
                     why_away(&error)
                 );
-                return Ok(Some(tokio::spawn(self.later(cancel))));
+                return Ok(Some(tokio::spawn(self.later(cancel).boxed())));
             }
             if begun.elapsed() >= STARTUP_TIMEOUT {
                 return Err(error.context("seeding the knobs failed"));

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
+use futures_util::FutureExt as _;
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -174,13 +175,14 @@ fn interrupts(cancel: CancellationToken) -> anyhow::Result<tokio::task::JoinHand
         signal(SignalKind::interrupt())?,
         signal(SignalKind::terminate())?,
     );
-    Ok(tokio::spawn(async move {
+    let interrupted = async move {
         tokio::select! {
             _ = interrupt.recv() => {}
             _ = terminate.recv() => {}
         }
         cancel.cancel();
-    }))
+    };
+    Ok(tokio::spawn(interrupted.boxed()))
 }
 
 /// Replaces a file by a text in one step, keeping the file's permissions.

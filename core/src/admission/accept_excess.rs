@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
@@ -61,7 +62,8 @@ impl Admission {
             .push(tenant, PendingMessage { message, answer });
         if is_first {
             let (admission, tenant) = (self.clone(), tenant.to_owned());
-            tokio::spawn(async move { admission.accept_groups(&tenant).await });
+            let accept = async move { admission.accept_groups(&tenant).await };
+            tokio::spawn(accept.boxed());
         }
         answered
             .await

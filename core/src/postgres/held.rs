@@ -3,6 +3,7 @@
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use sqlx::pool::PoolConnection;
 use sqlx::{PgConnection, Postgres};
 use tokio::runtime::Handle;
@@ -66,11 +67,12 @@ impl Drop for HeldConnection {
         // Dropped before its end, this closes the connection and frees its place.
         let returned = connection.return_to_pool();
         if let Ok(runtime) = Handle::try_current() {
-            runtime.spawn(async move {
+            let give_back = async move {
                 if timeout(RETURN_WITHIN, returned).await.is_err() {
                     tracing::debug!("a connection to Postgres did not answer and is closed");
                 }
-            });
+            };
+            runtime.spawn(give_back.boxed());
         }
     }
 }

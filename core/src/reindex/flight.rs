@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use tokio::task::JoinSet;
 
 use super::document::Document;
@@ -33,11 +34,12 @@ pub(super) fn send(
     if items.is_empty() {
         return;
     }
-    flights.spawn(async move {
+    let write = async move {
         let documents: Vec<_> = items.iter().map(|i| i.document.clone()).collect();
         let answer = sink.write(&documents).await;
         FinishedFlight { items, answer }
-    });
+    };
+    flights.spawn(write.boxed());
 }
 
 /// Returns the back-off of one document that the index was too busy for: 0.1 s doubling to 10 s,

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use futures_util::FutureExt as _;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
@@ -29,7 +30,7 @@ impl PageReader {
     ) -> Self {
         let (sender, pages) = mpsc::channel(1);
         let mut task = JoinSet::new();
-        task.spawn(async move {
+        let read = async move {
             let mut after = after;
             let mut limit = FIRST_PAGE;
             loop {
@@ -48,7 +49,8 @@ impl PageReader {
                     return;
                 }
             }
-        });
+        };
+        task.spawn(read.boxed());
         Self { pages, _task: task }
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt as _;
 use futures_util::future::join_all;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -281,7 +282,7 @@ async fn serve(
             dispatcher.granted += jobs(&granted);
             dispatcher
                 .claims
-                .spawn(claim(shared.clone(), granted, drops, is_partial));
+                .spawn(claim(shared.clone(), granted, drops, is_partial).boxed());
         }
     }
     true

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt as _;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::{JoinError, JoinSet};
 
@@ -66,7 +67,7 @@ pub(super) async fn finish_all(backlog: Backlog, mut ends: mpsc::Receiver<Finish
         let place = place_of(&mut writers, &places).await;
         let (backlog, retriers) = (backlog.clone(), retriers.clone());
         let batch = std::mem::take(&mut batch);
-        writers.spawn(async move {
+        let write = async move {
             let back = lanes_of_returned(&batch);
             let locked = write_all(&backlog, batch).await;
             notify(&backlog, &back);
@@ -75,7 +76,8 @@ pub(super) async fn finish_all(backlog: Backlog, mut ends: mpsc::Receiver<Finish
                 write_locked(&backlog, locked, &retriers).await;
                 notify(&backlog, &back);
             }
-        });
+        };
+        writers.spawn(write.boxed());
     }
     while let Some(ended) = writers.join_next().await {
         note(ended);

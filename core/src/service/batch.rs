@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, join_all};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -135,13 +136,11 @@ impl<T: Send + 'static, R: Send + 'static> Batcher<T, R> {
         if is_first {
             // The batches run in a task of their own, so that the caller that started it may go
             // away.
-            tokio::spawn(
-                BatchTask {
-                    shared: self.shared.clone(),
-                    is_over: false,
-                }
-                .all(),
-            );
+            let task = BatchTask {
+                shared: self.shared.clone(),
+                is_over: false,
+            };
+            tokio::spawn(task.all().boxed());
         }
         answered.await.map_err(|_| BatchBroken)
     }

@@ -4,6 +4,7 @@
 use std::panic::AssertUnwindSafe;
 
 use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -30,6 +31,17 @@ impl TaskSupervisor {
         name: &'static str,
         cancel: CancellationToken,
         work: impl Future<Output = ()> + Send + 'static,
+    ) -> JoinHandle<()> {
+        self.spawn_boxed(name, cancel, work.boxed())
+    }
+
+    /// Spawns a loop whose type is erased: of each type of a task the compiler makes two hundred
+    /// functions.
+    fn spawn_boxed(
+        &self,
+        name: &'static str,
+        cancel: CancellationToken,
+        work: BoxFuture<'static, ()>,
     ) -> JoinHandle<()> {
         let lost = self.lost.clone();
         tokio::spawn(async move {

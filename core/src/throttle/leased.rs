@@ -200,7 +200,7 @@ impl LeaseCache {
     /// Gives back the rest of a lease when its time is over.
     fn watch(self: &Arc<Self>, throttle: Name) {
         let cache = self.clone();
-        tokio::spawn(async move {
+        let give_back = async move {
             tokio::time::sleep(cache.horizon).await;
             let now = cache.now();
             let rest = cache
@@ -210,7 +210,8 @@ impl LeaseCache {
             if let Some(rest) = rest {
                 cache.return_all(&throttle, &[rest]).await;
             }
-        });
+        };
+        tokio::spawn(give_back.boxed());
     }
 
     /// Gives back everything held, because a change concerns this process before others.
@@ -231,7 +232,8 @@ impl LeaseCache {
     fn return_beside(self: &Arc<Self>, throttle: &Name, rests: Vec<LeaseRemainder>) {
         if !rests.is_empty() {
             let (cache, throttle) = (self.clone(), throttle.clone());
-            tokio::spawn(async move { cache.return_all(&throttle, &rests).await });
+            let give_back = async move { cache.return_all(&throttle, &rests).await };
+            tokio::spawn(give_back.boxed());
         }
     }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use axum::extract::{Query as Pairs, State};
 use axum::{Extension, Json};
+use futures_util::FutureExt as _;
 use serde::Serialize;
 use tracing::Instrument as _;
 
@@ -32,7 +33,7 @@ const UNWRITTEN: &str = "the change was made, but writing it to the audit log fa
 pub async fn note(queue: &Queue, entry: &AuditEntry) -> Option<String> {
     // In a task of its own, because the request ends here if its client goes away.
     let write = write(queue.clone(), entry.clone()).in_current_span();
-    match tokio::spawn(write).await {
+    match tokio::spawn(write.boxed()).await {
         Ok(true) => None,
         _ => Some(UNWRITTEN.to_owned()),
     }

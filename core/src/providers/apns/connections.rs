@@ -8,6 +8,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use http::Uri;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -146,7 +147,7 @@ impl ApnsConnections {
             inner.lines.open(waiting, now)
         };
         for id in missing {
-            tokio::spawn(self.clone().open(id));
+            tokio::spawn(self.clone().open(id).boxed());
         }
         self.close();
     }
@@ -210,7 +211,7 @@ impl ApnsConnections {
                 inner.lines.opened(id, now);
                 inner.senders.insert(id, (sender, allowed.clone()));
                 drop(inner);
-                tokio::spawn(drive(wire, allowed, Arc::downgrade(&self), id));
+                tokio::spawn(drive(wire, allowed, Arc::downgrade(&self), id).boxed());
             }
             Err(reason) => {
                 let mut inner = self.inner();

@@ -9,6 +9,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use futures_util::FutureExt as _;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
@@ -88,8 +89,8 @@ impl AccountPool {
         });
         let (requests, requested) = mpsc::channel(4 * MAX_SERVE_BATCH);
         let (ends, ended) = mpsc::channel(16 * MAX_OUTCOMES_REPORTED);
-        tokio::spawn(serve(shared.clone(), requested));
-        tokio::spawn(report_outcomes(shared.clone(), ended));
+        tokio::spawn(serve(shared.clone(), requested).boxed());
+        tokio::spawn(report_outcomes(shared.clone(), ended).boxed());
         Ok(Self {
             shared,
             requests,

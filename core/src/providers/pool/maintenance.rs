@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use futures_util::StreamExt as _;
 use tokio_util::sync::CancellationToken;
 
@@ -282,10 +283,11 @@ fn wake_when_back(shared: &AccountPoolInner, accounts: &[AccountView], now_ms: i
         .filter(|ms| *ms < ACCOUNT_CHECK_INTERVAL.as_millis() as i64)
     {
         let moved = shared.moved.clone();
-        tokio::spawn(async move {
+        let wake = async move {
             tokio::time::sleep(Duration::from_millis(wait_ms.max(0) as u64) + BACK_AFTER).await;
             moved.notify_one();
-        });
+        };
+        tokio::spawn(wake.boxed());
     }
 }
 

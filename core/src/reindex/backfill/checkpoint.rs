@@ -1,5 +1,6 @@
 //! The checkpoint of a copy: when it advances, and how it is saved.
 
+use futures_util::FutureExt as _;
 use tokio::time::timeout;
 
 use super::{Backfill, BackfillEnd, DRAIN_WITHIN, failed};
@@ -35,8 +36,8 @@ impl Backfill<'_> {
                 self.context.checkpoints.clone(),
                 checkpoint.clone(),
             );
-            self.saving
-                .spawn(async move { store.store(id, fence, &at).await });
+            let save = async move { store.store(id, fence, &at).await };
+            self.saving.spawn(save.boxed());
             self.saved = Some(checkpoint);
         }
     }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use tokio::time::Instant;
 
 use super::{Backfill, BackfillEnd};
@@ -149,9 +150,14 @@ impl Backfill<'_> {
             self.throttle.clone(),
             self.job.key.clone(),
         );
-        self.reporting.spawn(async move {
+        let report = async move {
             if stored > 0 {
-                let ended = KeyOutcomes { key: &key, succeeded: 1, tokens: stored as f64, ..KeyOutcomes::default() };
+                let ended = KeyOutcomes {
+                    key: &key,
+                    succeeded: 1,
+                    tokens: stored as f64,
+                    ..KeyOutcomes::default()
+                };
                 if let Err(error) = store.ended(&throttle, &[ended]).await {
                     tracing::debug!(throttle.name = %throttle, %error, "reporting stored documents to the throttle failed");
                 }
@@ -172,7 +178,8 @@ impl Backfill<'_> {
                     tracing::warn!(throttle.name = %throttle, %error, "reporting rejected documents to the throttle failed");
                 }
             }
-        });
+        };
+        self.reporting.spawn(report.boxed());
     }
 
     /// Sends documents again whose request was not answered, unless too many were not.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use futures_util::FutureExt as _;
 use futures_util::future::join_all;
 
 use super::broker_state::HandedJob;
@@ -40,7 +41,7 @@ pub(in crate::runner) fn hand_over(
         let jobs: Vec<Claimed> = jobs.by_ref().take(part).collect();
         shared
             .tasks
-            .spawn(hand_to(shared.clone(), jobs, poll, claim));
+            .spawn(hand_to(shared.clone(), jobs, poll, claim).boxed());
     }
 }
 

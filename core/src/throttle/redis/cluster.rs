@@ -10,6 +10,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use futures_util::FutureExt as _;
 use parking_lot::{Mutex, MutexGuard};
 use redis::aio::ConnectionManager;
 use redis::{AsyncConnectionConfig, Client, ConnectionAddr, RedisResult, Value};
@@ -70,7 +71,7 @@ impl Cluster {
             asked: watch::Sender::new(false),
             wake: Arc::new(Notify::new()),
         });
-        tokio::spawn(follow(Arc::downgrade(&inner), inner.wake.clone()));
+        tokio::spawn(follow(Arc::downgrade(&inner), inner.wake.clone()).boxed());
         Self { inner }
     }
 

@@ -15,6 +15,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use futures_util::FutureExt as _;
 use parking_lot::Mutex;
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::{Client, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
@@ -110,7 +111,7 @@ impl RedisLink {
             wake: Arc::new(Notify::new()),
             secret: secret.filter(|secret| !secret.is_empty()),
         });
-        tokio::spawn(look(Arc::downgrade(&inner), inner.wake.clone()));
+        tokio::spawn(look(Arc::downgrade(&inner), inner.wake.clone()).boxed());
         Ok(Self { inner })
     }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use futures_util::FutureExt as _;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio_util::sync::CancellationToken;
 
@@ -121,7 +122,7 @@ impl Jwks {
     async fn read(&self, mut read_at: OwnedMutexGuard<Option<Instant>>) -> bool {
         *read_at = Some(self.now());
         let (source, keys) = (self.source.clone(), self.keys.clone());
-        let reading = tokio::spawn(async move {
+        let reading = async move {
             let read = fetch(&source).await;
             let is_read = read.is_ok();
             match read {
@@ -136,8 +137,8 @@ impl Jwks {
             }
             drop(read_at);
             is_read
-        });
-        reading.await.unwrap_or(false)
+        };
+        tokio::spawn(reading.boxed()).await.unwrap_or(false)
     }
 }
 
