@@ -64,9 +64,10 @@ pub struct Stack {
     _running: RunningStack,
 }
 
+static STACK: OnceLock<Stack> = OnceLock::new();
+
 /// Returns the servers, started by the first caller.
 pub async fn stack() -> &'static Stack {
-    static STACK: OnceLock<Stack> = OnceLock::new();
     if let Some(stack) = STACK.get() {
         return stack;
     }
@@ -199,16 +200,14 @@ pub struct Database {
 pub async fn database() -> Database {
     let stack = stack().await;
     let name = format!("t_{}", unique());
-    let mut connection = connect(&stack.database_url, None).await;
-    run(
-        &mut connection,
-        &format!(
-            "create database {name} template {} strategy file_copy",
-            stack.template
-        ),
-    )
-    .await;
-    connection.close().await.expect("closing the connection");
+    let template = &stack.template;
+    let create = format!("create database {name} template {template} strategy file_copy");
+    let creating = CREATORS.runtime.spawn(async move {
+        let create = sqlx::raw_sql(sqlx::AssertSqlSafe(create));
+        create.execute(&CREATORS.pool).await
+    });
+    let created = creating.await.expect("creating a database");
+    created.unwrap_or_else(|error| panic!("creating {name}: {error}"));
     let url = with_database(&stack.database_url, &name);
     let options: PgConnectOptions = url.parse().expect("the database's URL");
     // Few connections, because all tests share the server's limit of 200.
@@ -272,6 +271,29 @@ impl Drop for Database {
         }
     }
 }
+
+/// Connections that create databases. They outlive each test, and so does what serves them.
+struct Creators {
+    runtime: tokio::runtime::Runtime,
+    pool: PgPool,
+}
+
+static CREATORS: LazyLock<Creators> = LazyLock::new(|| {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let entered = runtime.enter();
+    let options = STACK.get().expect("the servers").database_url.parse();
+    let pool = PgPoolOptions::new()
+        .max_connections(4)
+        .idle_timeout(None)
+        .max_lifetime(None)
+        .connect_lazy_with(options.expect("the database's URL"));
+    drop(entered);
+    Creators { runtime, pool }
+});
 
 /// Drops databases, one after the other.
 static DROPPED: LazyLock<mpsc::Sender<String>> = LazyLock::new(|| {
