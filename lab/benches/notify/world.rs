@@ -92,6 +92,12 @@ impl NotifyServers {
         pool.close().await;
         self.running.stop(ServerKind::Postgres)?;
         self.running.start(ServerKind::Postgres)?;
+        // Each try takes away a connection that the restart has ended.
+        let mut tries = 0;
+        while let Err(error) = sqlx::query("select 1").execute(&self.queue.pool).await {
+            tries += 1;
+            anyhow::ensure!(tries < 100, "the queue did not come back: {error}");
+        }
         let pool = PgPool::connect(&as_superuser(&self.running.urls.database_url)).await?;
         for extension in [
             "create extension if not exists pg_stat_statements",
