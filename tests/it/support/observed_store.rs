@@ -101,14 +101,21 @@ impl Refusals {
     /// Waits until a worker has been refused the lane twice more. It sent the second ask after this
     /// call, so a job that it could begin by now has begun.
     pub async fn again(&self, throttle: &str, key: &str) {
+        self.again_one_of(throttle, &[key]).await;
+    }
+
+    /// Waits as [`again`](Self::again) does for one of these lanes. A throttle that has no token left
+    /// is asked for the lane whose turn it is alone.
+    pub async fn again_one_of(&self, throttle: &str, keys: &[&str]) {
         let counts = || self.counts.lock().expect("the counts").clone();
         let before = counts();
-        let what = format!("{throttle} {key:?} is asked for in vain");
+        let what = format!("{throttle} {keys:?} is asked for in vain");
         eventually(&what, SOON, || async {
             counts()
                 .into_iter()
                 .any(|(asked, count)| {
-                    (&*asked.1, &*asked.2) == (throttle, key)
+                    &*asked.1 == throttle
+                        && keys.contains(&&*asked.2)
                         && count >= before.get(&asked).unwrap_or(&0) + 2
                 })
                 .then_some(())
