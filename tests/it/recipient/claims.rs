@@ -199,7 +199,7 @@ async fn a_message_claims_its_content_although_one_that_was_faster_has_ended_uns
     assert!(matches!(next, MessagePlan::Ended { .. }), "{next:?}");
 }
 
-/// Which messages are planned together is chance, so it must not decide whether one goes.
+/// Chance puts messages into one batch, so the batch must not decide whether one goes.
 #[tokio::test]
 async fn of_equal_messages_in_one_batch_the_next_goes_if_the_first_ends_unsent() {
     let gates = GatesFixture::new("").await;
