@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::exit::CliError;
-use crate::input::json::{JsonReadError, parse_short};
+use crate::input::json::parse_short;
 
 /// Returns the text of an option: standard input for `-`, a file for `@FILE`, or itself.
 pub(super) fn given_text(given: &str) -> anyhow::Result<String> {
@@ -48,11 +48,7 @@ pub(super) fn json_of(name: &str, text: &str) -> Result<Value, String> {
 /// Returns the problem of a valid JSON text below `place` of which a part would be lost: the first of
 /// two fields of one name, or the last digits of an integer.
 pub(super) fn lost(place: &str, text: &str) -> Option<String> {
-    let (pointer, problem) = match parse_short(text).err()? {
-        JsonReadError::LongInteger(found) => (found.pointer.clone(), found.refusal()),
-        JsonReadError::Malformed(wrong) => (String::new(), wrong.what),
-        wrong => (String::new(), wrong.to_string()),
-    };
+    let (pointer, problem) = parse_short(text).err()?.into_problem();
     let at = format!("{place}{pointer}");
     Some(match at.trim_start_matches('/') {
         "" => problem,

@@ -15,7 +15,7 @@ use super::{connect, notify_check, output, when};
 use crate::admission::Admission;
 use crate::app;
 use crate::config::Settings;
-use crate::input::json::{JsonReadError, parse_short};
+use crate::input::json::parse_short;
 use crate::jobs::{Error, NewMessage};
 use crate::notify::recipient::KIND;
 use crate::providers::Channel;
@@ -171,12 +171,9 @@ fn message(args: &Args) -> anyhow::Result<Value> {
     };
     let mut message: Map<String, Value> = serde_json::from_str(&args.more)
         .map_err(|error| refuse("more", format!("must be a JSON object: {error}")))?;
-    match parse_short(&args.more) {
-        Err(JsonReadError::LongInteger(found)) => {
-            bail!(refuse(&format!("more{}", found.pointer), found.refusal()));
-        }
-        Err(JsonReadError::Malformed(wrong)) => bail!(refuse("more", wrong.what)),
-        _ => {}
+    if let Err(error) = parse_short(&args.more) {
+        let (pointer, problem) = error.into_problem();
+        bail!(refuse(&format!("more{pointer}"), problem));
     }
     let given = [
         ("channel", args.channel.as_ref()),

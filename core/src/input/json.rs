@@ -98,6 +98,18 @@ pub enum JsonReadError {
     NoRoom,
 }
 
+impl JsonReadError {
+    /// Returns the JSON pointer of the part that is wrong, empty for the whole text, and what is wrong
+    /// with it, without the line and the column.
+    pub fn into_problem(self) -> (String, String) {
+        match self {
+            Self::LongInteger(found) => (found.pointer.clone(), found.refusal()),
+            Self::Malformed(wrong) => (String::new(), wrong.what),
+            wrong => (String::new(), wrong.to_string()),
+        }
+    }
+}
+
 /// A counter of the items and the bytes that are read.
 pub struct JsonBudget<'a> {
     /// The most items of the outermost array.

@@ -7,7 +7,7 @@ use crate::api::http::caller::Caller;
 use crate::api::http::fields::{ObjectReader, clipped};
 use crate::api::http::query::Query;
 use crate::api::tenants::NAME_BYTES_MAX;
-use crate::input::json::{JsonReadError, parse_short};
+use crate::input::json::parse_short;
 use crate::jobs::{JobSearch, TAGS_MAX};
 
 /// The longest `args`, in bytes of JSON.
@@ -132,10 +132,10 @@ fn wrong_args(args: &Value) -> Option<String> {
 /// Returns the problem of a valid JSON text of which a part would be lost, because without it the
 /// filter would find other jobs.
 fn lost(text: &str) -> Option<String> {
-    Some(match parse_short(text).err()? {
-        JsonReadError::LongInteger(found) => format!("{} {}", found.pointer, found.refusal()),
-        JsonReadError::Malformed(wrong) => wrong.what,
-        wrong => wrong.to_string(),
+    let (pointer, problem) = parse_short(text).err()?.into_problem();
+    Some(match pointer.as_str() {
+        "" => problem,
+        pointer => format!("{pointer} {problem}"),
     })
 }
 
