@@ -1075,15 +1075,22 @@ create table flyball.cap (
     primary key (recipient, list)
 ) partition by hash (recipient);
 
--- The seconds for which messages wait that a cap holds.
+-- The seconds at which messages are to go that have a cap. That of a held message is a time that was
+-- told, so it outlives a crash. That of one that goes at once is needed until its attempt begins,
+-- where `cap` decides, so it is worth no log.
 create table flyball.cap_reservation (
-    recipient uuid   not null,
-    list      int    not null,
-    at_s      int    not null,
-    job_id    bigint not null
-) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0);
+    recipient uuid    not null,
+    list      int     not null,
+    at_s      int     not null,
+    job_id    bigint  not null,
+    is_held   boolean not null
+) partition by list (is_held);
 create index cap_reservation_list on flyball.cap_reservation (recipient, list);
-alter table flyball.cap_reservation replica identity full;
+create unlogged table flyball.cap_reservation_ready partition of flyball.cap_reservation for values in (false)
+    with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0);
+create table flyball.cap_reservation_held partition of flyball.cap_reservation for values in (true)
+    with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0);
+alter table flyball.cap_reservation_held replica identity full;
 
 -- Messages that went, or are to go, by their content. A claim counts while its job lives; one that
 -- is marked counts from the time at which a provider accepted the message. As each message writes

@@ -670,9 +670,9 @@ begin
             end if;
         end loop;
         if latest_s is null then
-            insert into flyball.cap_reservation (recipient, list, at_s, job_id)
+            insert into flyball.cap_reservation (recipient, list, at_s, job_id, is_held)
             select recipient, (l.value ->> 'list')::int,
-                ceil(extract(epoch from greatest(asked_at, clock_timestamp())))::bigint - 1577836800, one.id
+                ceil(extract(epoch from greatest(asked_at, clock_timestamp())))::bigint - 1577836800, one.id, asked_at > clock_timestamp()
             from jsonb_array_elements(lists) l where jsonb_array_length(coalesce(nullif(l.value -> 'rules', 'null'), '[]')) > 0;
         elsif refuses then
             raise exception using
@@ -1138,8 +1138,9 @@ comment on function flyball.delete_recipient is 'Erases a recipient of the calle
 create function flyball.prune_recipients(part int, dedup_s float8, cap_s float8, max_rows int default 20000) returns bigint
 language plpgsql volatile as $$
 declare
-    removed bigint;
-    total   bigint := 0;
+    of_messages text;
+    removed     bigint;
+    total       bigint := 0;
 begin
     execute format('delete from flyball.dedup_%1$s where ctid = any(array(
         select d.ctid from flyball.dedup_%1$s d
@@ -1165,14 +1166,17 @@ begin
             order by p.job_id limit max_rows));
         get diagnostics removed = row_count;
         total := total + removed;
-        delete from flyball.cap_reservation where ctid = any(array(
-            select r.ctid from flyball.cap_reservation r
-            where r.at_s < extract(epoch from clock_timestamp()) - 1577836800 - 86400
-                and not exists (select from flyball.scheduled s where s.job_id = r.job_id)
-                and not exists (select from flyball.lease l where l.job_id = r.job_id)
-            limit max_rows));
-        get diagnostics removed = row_count;
-        total := total + removed;
+        foreach of_messages in array array['ready', 'held'] loop
+            execute format('delete from flyball.cap_reservation_%1$s where ctid = any(array(
+                select r.ctid from flyball.cap_reservation_%1$s r
+                where r.at_s < extract(epoch from clock_timestamp()) - 1577836800 - 86400
+                    and not exists (select from flyball.scheduled s where s.job_id = r.job_id)
+                    and not exists (select from flyball.lease l where l.job_id = r.job_id)
+                limit $1))', of_messages)
+            using max_rows;
+            get diagnostics removed = row_count;
+            total := total + removed;
+        end loop;
     end if;
     return total;
 end $$;

@@ -256,7 +256,7 @@ async fn what_a_planner_writes_while_a_recipient_is_erased_goes_too() {
              insert into flyball.scheduled (job_id, run_at, lane_id, priority, attempt, cost, retry, holds_unique, turn)
              select job_id, now() + interval '1 day', lane_id, priority, attempt, cost, retry, holds_unique, priority from taken"
         ),
-        format!("insert into flyball.cap_reservation values ({person}, 1, 9, {id})"),
+        format!("insert into flyball.cap_reservation values ({person}, 1, 9, {id}, true)"),
         format!("insert into flyball.dedup values (flyball.first_claim({person}) + 7, {id}, 9)"),
         format!("insert into flyball.message_plan (job_id, recipient, state) values ({id}, {person}, 'held')"),
     ] {

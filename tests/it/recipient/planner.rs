@@ -74,6 +74,31 @@ async fn messages_over_a_cap_get_times_of_their_own() {
     );
 }
 
+/// A crash of Postgres empties a table without a log.
+#[tokio::test]
+async fn a_cap_holds_though_a_crash_lost_the_reservation_of_a_message_that_goes() {
+    let gates = GatesFixture::new(NEWS).await;
+    let message = |n: u8| json!({"category": "news", "dedup_key": n.to_string()});
+    let (first, plan) = gates.planned(message(1)).await;
+    assert_eq!(plan, MessagePlan::Send);
+    let (_, plan) = gates.planned(message(2)).await;
+    let told = held(&plan).1;
+    let lost = "select count(*) from pg_class where oid = 'flyball.cap_reservation_ready'::regclass and relpersistence = 'u'";
+    assert_eq!(gates.count(lost).await, 1);
+    let emptied = sqlx::query("truncate flyball.cap_reservation_ready");
+    let pool = gates.fixture.database.pool();
+    emptied.execute(pool).await.unwrap();
+    let kept = "select count(*) from flyball.cap_reservation where is_held and job_id in (select job_id from flyball.scheduled)";
+    assert_eq!(gates.count(kept).await, 1, "the time that was told");
+
+    let (third, plan) = gates.planned(message(3)).await;
+    assert_eq!(plan, MessagePlan::Send, "nothing shows that the first goes");
+    assert_eq!(gates.verify(first).await, MessagePlan::Send);
+    let (gate, until) = held(&gates.verify(third).await);
+    assert_eq!(gate, MessageGate::Caps);
+    assert!(until >= told, "{until} and {told}");
+}
+
 #[tokio::test]
 async fn a_cancelled_message_leaves_its_time_to_the_next() {
     let gates = GatesFixture::new(NEWS).await;

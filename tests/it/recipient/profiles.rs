@@ -353,7 +353,7 @@ async fn traces(database: &Database, key: &RecipientKey, job: i64, kept: i64) {
     .await;
     run(
         database,
-        &format!("insert into flyball.cap_reservation values ('{key}', 1, 9, {job})"),
+        &format!("insert into flyball.cap_reservation values ('{key}', 1, 9, {job}, false)"),
     )
     .await;
     run(

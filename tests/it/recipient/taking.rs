@@ -267,8 +267,8 @@ async fn two_planners_at_a_list_without_sends_give_different_times() {
         with new as (
             insert into flyball.cap (recipient, list, sent) select recipient, list, '{}' from flyball.cap_reservation
         )
-        insert into flyball.cap_reservation (recipient, list, at_s, job_id)
-        select recipient, list, at_s + 86400, $1 from flyball.cap_reservation";
+        insert into flyball.cap_reservation (recipient, list, at_s, job_id, is_held)
+        select recipient, list, at_s + 86400, $1, true from flyball.cap_reservation";
     sqlx::query(plan)
         .bind(first)
         .execute(&mut *planner)

@@ -12,7 +12,7 @@ use super::messages::load;
 use super::new_lists::add_lists;
 use super::plan_rows::{PlanRow, write_rows};
 use super::plans::{Capacity, PlannedMessage};
-use super::reservations::reserve;
+use super::reservations::{NewReservation, reserve};
 use super::rows::{
     ClaimKey, GateInput, StoredList, StoredTimes, cap_times, columns, inputs, sent, sql_time,
     stored, unstored,
@@ -324,7 +324,12 @@ async fn move_reservations(
         }) = plan
         {
             let reserved = lists.iter().filter(|_| !coalesces);
-            rows.extend(reserved.map(|list| (input.stored(list), *reserve_s, job_id)));
+            rows.extend(reserved.map(|list| NewReservation {
+                list: input.stored(list),
+                second: *reserve_s,
+                job_id,
+                is_held: true,
+            }));
             waiting.push((input.recipient, job_id));
         }
     }

@@ -89,8 +89,12 @@ impl PlanBatch<'_> {
             let Some(second) = reserved_second(&one.plan, self.now) else {
                 continue;
             };
-            let lists = self.lists[at].iter();
-            rows.extend(lists.map(|list| (self.inputs[at].stored(list), second, one.job_id)));
+            rows.extend(self.lists[at].iter().map(|list| NewReservation {
+                list: self.inputs[at].stored(list),
+                second,
+                job_id: one.job_id,
+                is_held: matches!(one.plan, MessagePlan::Held { .. }),
+            }));
         }
         // One that SQL accepted under a cap that refuses has a reservation from then.
         let refuses = |at: usize| {
