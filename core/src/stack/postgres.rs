@@ -61,7 +61,7 @@ pub(super) fn find(
 
 impl PostgresServer {
     pub fn new(found: find::PostgresProgram, layout: &Layout, user: &User, fsync: bool) -> Self {
-        debug_assert!(found.major >= OLDEST_POSTGRES);
+        assert!(found.major >= OLDEST_POSTGRES);
         Self {
             found,
             layout: layout.clone(),

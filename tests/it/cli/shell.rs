@@ -57,7 +57,8 @@ impl Shell {
 
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(PROGRAM.as_path());
-        let kept = ["PATH", "HOME", "TMPDIR", "LANG"]
+        // With the certificates that the test run trusts, which are fewer than those of the machine.
+        let kept = ["PATH", "HOME", "TMPDIR", "LANG", "SSL_CERT_FILE"]
             .iter()
             .filter_map(|name| Some((*name, std::env::var(name).ok()?)));
         command
