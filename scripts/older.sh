@@ -25,7 +25,7 @@ if [ ! -x "$program" ]; then
   # its place back.
   built=target/debug/flyball
   if [ -e "$built" ]; then cp -p "$built" "$sources/newer"; fi
-  (cd "$sources" && CARGO_TARGET_DIR=$OLDPWD/target cargo build --profile test --workspace --bin flyball >&2)
+  (cd "$sources" && CARGO_TARGET_DIR=$OLDPWD/target cargo build --workspace --bin flyball >&2)
   mv "$built" "$program"
   if [ -e "$sources/newer" ]; then mv "$sources/newer" "$built"; fi
 fi
