@@ -99,8 +99,8 @@ async fn events_of_a_provider_that_report_complaints_slow_marketing_down_and_bar
     let events = Events {
         callback: format!("http://127.0.0.1:{port}/api/v1/provider-events/marketing/main"),
         shares: vec![
-            (PlannedEvent::Complained, 0.2),
-            (PlannedEvent::Delivered, 0.8),
+            (PlannedEvent::Complained, 0.4),
+            (PlannedEvent::Delivered, 0.6),
         ],
         delay: Duration::from_millis(50),
         secret: SIGNING_KEY.to_owned(),
@@ -121,7 +121,7 @@ async fn events_of_a_provider_that_report_complaints_slow_marketing_down_and_bar
         folder.path().join("knobs"),
     );
     std::fs::create_dir(&knobs).unwrap();
-    let policy = "[knobs]\nrps = 40\nmode = \"auto\"\nmin = 1\nmax = 40\nsafe_rps = 20\n\
+    let policy = "[knobs]\nrps = 20\nmode = \"auto\"\nmin = 1\nmax = 20\nsafe_rps = 10\n\
                   [[signal]]\nname = \"complaints\"\nsource = \"complaints\"\nquery = \"marketing\"\n\
                   [governor]\ntick_s = 1\ndurations = false\n";
     std::fs::write(knobs.join("marketing.toml"), policy).unwrap();
@@ -157,7 +157,7 @@ async fn events_of_a_provider_that_report_complaints_slow_marketing_down_and_bar
         NewJob::new("notification", args).throttle("marketing")
     };
     app.queue
-        .enqueue(&(0..6000).map(mail).collect::<Vec<NewJob>>())
+        .enqueue(&(0..4000).map(mail).collect::<Vec<NewJob>>())
         .await
         .unwrap();
 

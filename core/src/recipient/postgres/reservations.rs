@@ -27,8 +27,7 @@ where not exists (
     select from flyball.cap_reservation r
     where r.recipient = w.recipient and r.list = w.list and r.at_s = w.at_s and r.job_id = w.job_id and r.is_held = w.is_held)";
 
-const COPY_RESERVATIONS: &str =
-    "copy flyball.cap_reservation (recipient, list, at_s, job_id, is_held) from stdin (format binary)";
+const COPY_RESERVATIONS: &str = "copy flyball.cap_reservation (recipient, list, at_s, job_id, is_held) from stdin (format binary)";
 
 /// The second of a list at which a message is to go.
 #[derive(Clone)]

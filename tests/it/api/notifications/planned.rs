@@ -355,7 +355,10 @@ async fn the_answer_is_the_same_whoever_plans_the_message() {
         let body: Value = answer.json().await.unwrap();
         // A busy machine's planner may take longer than the request waits for it; then the message
         // has a slot until it is planned.
-        if body["warnings"].to_string().contains("have not decided yet") {
+        if body["warnings"]
+            .to_string()
+            .contains("have not decided yet")
+        {
             continue;
         }
         known += 1;
