@@ -30,7 +30,6 @@ where not exists (
 const COPY_RESERVATIONS: &str = "copy flyball.cap_reservation (recipient, list, at_s, job_id, is_held) from stdin (format binary)";
 
 /// The second of a list at which a message is to go.
-#[derive(Clone)]
 pub(super) struct NewReservation {
     pub list: StoredList,
     /// A unix second.
