@@ -227,7 +227,9 @@ async fn storm(span: Duration) {
         // One that lost its connection while it started has given up: its supervisor would start it
         // again.
         if let Some(status) = process.ended() {
-            assert_eq!(status.code(), Some(69), "{}", process.log());
+            let log = process.log();
+            assert_eq!(status.code(), Some(69), "{log}");
+            assert!(!log.contains("worker started"), "{log}");
             continue;
         }
         process.signal(Signal::TERM);
