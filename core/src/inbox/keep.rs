@@ -6,7 +6,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::postgres::{Inbox, PRUNED_MAX};
 use crate::jobs::Error;
-use crate::service::{LoopOptions, periodic};
+use crate::service::{LoopOptions, housekeeping};
 
 /// The time between two polls for old messages.
 const PRUNE_EVERY: Duration = Duration::from_secs(60);
@@ -18,7 +18,7 @@ pub async fn keep(inbox: Inbox, days: u32, cancel: CancellationToken) {
         every: PRUNE_EVERY,
         wake: None,
     };
-    periodic(pace, cancel, || {
+    housekeeping(pace, cancel, || {
         let inbox = inbox.clone();
         async move {
             while inbox.prune(days).await? >= i64::from(PRUNED_MAX) {}

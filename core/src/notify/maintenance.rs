@@ -6,7 +6,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Deliveries;
 use crate::jobs::Error;
-use crate::service::{LoopOptions, periodic};
+use crate::service::{LoopOptions, housekeeping};
 
 const SWEEP_EVERY: Duration = Duration::from_secs(15);
 const FORGET_EVERY: Duration = Duration::from_secs(300);
@@ -21,7 +21,7 @@ pub async fn maintain(
     dead_days: u32,
     cancel: CancellationToken,
 ) {
-    let sweep = periodic(
+    let sweep = housekeeping(
         LoopOptions {
             name: "match_events",
             every: SWEEP_EVERY,
@@ -42,7 +42,7 @@ pub async fn maintain(
             }
         },
     );
-    let forget = periodic(
+    let forget = housekeeping(
         LoopOptions {
             name: "forget_deliveries",
             every: FORGET_EVERY,

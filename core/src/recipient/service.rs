@@ -21,7 +21,7 @@ use super::postgres::{
 use crate::jobs::{Error, NewJob, Queue};
 use crate::postgres::Db;
 use crate::service::{
-    BatchBroken, Batcher, DueWork, LoopOptions, UNWOKEN_EVERY, in_waves, periodic,
+    BatchBroken, Batcher, DueWork, LoopOptions, UNWOKEN_EVERY, housekeeping, in_waves,
     periodic_unless_watched,
 };
 
@@ -365,7 +365,7 @@ impl Gates {
             wake: None,
         };
         let part = Arc::new(AtomicI32::new(0));
-        let pruned = periodic(pace, cancel, || {
+        let pruned = housekeeping(pace, cancel, || {
             let (gates, part) = (self.clone(), part.clone());
             async move {
                 let rules = gates.rules.load();

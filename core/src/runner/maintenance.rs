@@ -15,7 +15,7 @@ use super::shared::{EndedJobs, SHARD_TTL, WorkerContext};
 use crate::jobs::postgres::{DueParts, PromotionCursor, Rescued};
 use crate::jobs::serving::differences;
 use crate::jobs::{Error, WEBHOOKS};
-use crate::service::{LoopOptions, UNWOKEN_EVERY, periodic, periodic_unless_watched};
+use crate::service::{LoopOptions, UNWOKEN_EVERY, housekeeping, periodic, periodic_unless_watched};
 use crate::throttle::{self, Change, Name};
 
 /// Interval of promotions while jobs become due one after the other.
@@ -353,7 +353,7 @@ pub(super) async fn rescue_orphans(shared: Arc<WorkerContext>, cancel: Cancellat
         every: ORPHANS_EVERY,
         wake: None,
     };
-    periodic(pace, cancel, || {
+    housekeeping(pace, cancel, || {
         let shared = shared.clone();
         async move {
             // Each goes on although another fails.
@@ -471,13 +471,17 @@ pub(super) async fn hold_shards(
 }
 
 pub(super) async fn maintain(shared: Arc<WorkerContext>, cancel: CancellationToken) {
+    // Attempts of a day without its part cannot be recorded.
+    if let Err(error) = shared.queue.create_days().await {
+        tracing::debug!(%error, "creating the parts of the next days failed; retrying");
+    }
     let pace = LoopOptions {
         name: "maintain",
         every: MAINTAIN_EVERY,
         wake: None,
     };
     let log: Arc<Mutex<HousekeepingLog>> = Arc::default();
-    periodic(pace, cancel, || {
+    housekeeping(pace, cancel, || {
         let (shared, log) = (shared.clone(), log.clone());
         async move {
             let done = shared.queue.maintain(shared.config.retention).await?;

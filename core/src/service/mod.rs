@@ -11,6 +11,6 @@ mod supervisor;
 
 pub use batch::{BatchBroken, Batcher, in_waves};
 pub use due_work::{DueWork, UNWOKEN_EVERY};
-pub use periodic::{FailureLog, LoopOptions, periodic, periodic_unless_watched};
+pub use periodic::{FailureLog, LoopOptions, housekeeping, periodic, periodic_unless_watched};
 pub use postgres::{Leader, STATEMENTS};
 pub use supervisor::TaskSupervisor;

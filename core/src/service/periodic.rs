@@ -1,6 +1,7 @@
 //! The common form of a background loop.
 
 use std::fmt::Display;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -20,6 +21,9 @@ const LOG_AGAIN: Duration = Duration::from_secs(300);
 /// The time without a failure after which a loop that failed works again. A tick without work
 /// succeeds while the store is away, too.
 const CALM: Duration = Duration::from_secs(10);
+
+/// The time from the start of a process to its first housekeeping.
+const HOUSEKEEPING_AFTER: Range<Duration> = Duration::from_secs(2)..Duration::from_secs(10);
 
 /// The failures of a loop, which logs when it begins to fail and when it works again.
 #[derive(Debug, Default)]
@@ -100,6 +104,23 @@ pub async fn periodic_unless_watched<E, F>(
     F: Future<Output = Result<(), E>>,
 {
     run(pace, cancel, move |rested| due.must_look(rested), tick).await;
+}
+
+/// Runs `tick` like [`periodic`], but not at once: a start has more urgent work, and processes that
+/// start together do not all tidy up at the same time.
+pub async fn housekeeping<E, F>(
+    pace: LoopOptions,
+    cancel: CancellationToken,
+    tick: impl FnMut() -> F,
+) where
+    E: Display,
+    F: Future<Output = Result<(), E>>,
+{
+    let first = rand::random_range(HOUSEKEEPING_AFTER);
+    let rested = cancel.run_until_cancelled(tokio::time::sleep(first)).await;
+    if rested.is_some() {
+        periodic(pace, cancel, tick).await;
+    }
 }
 
 async fn run<E, F>(

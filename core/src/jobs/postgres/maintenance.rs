@@ -303,8 +303,8 @@ impl Queue {
     /// A step that fails is reported, and the others go on; without a server the round ends.
     pub async fn maintain(&self, retention: Retention) -> Result<MaintenanceReport, Error> {
         let mut done = MaintenanceReport::default();
-        let days = self.rows(sqlx::query(ENSURE_DAYS)).await;
-        done.note("create days", days.map(|_| 0))?;
+        let days = self.create_days().await;
+        done.note("create days", days.map(|()| 0))?;
         let small = [
             ("forget unique keys", FORGET_UNIQUE),
             ("forget results", FORGET_RESULTS),
@@ -338,6 +338,11 @@ impl Queue {
         let pruned = self.prune(retention, &mut done).await;
         done.note("prune", pruned.map(|()| 0))?;
         Ok(done)
+    }
+
+    /// Creates the parts of the tables for the attempts of this day and of the next ones.
+    pub async fn create_days(&self) -> Result<(), Error> {
+        self.rows(sqlx::query(ENSURE_DAYS)).await.map(drop)
     }
 
     /// Sets the retention of a kind's finished jobs and of its dead letters; `None` is that of all
