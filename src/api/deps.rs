@@ -7,6 +7,7 @@ use axum::extract::FromRef;
 use prometheus_client::registry::Registry;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
+use utoipa::openapi::OpenApi;
 
 use super::gates::accounts::MessageAccounts;
 use super::gateway::state::GatewayState;
@@ -130,11 +131,12 @@ struct ApiParts {
 
 impl ApiState {
     /// Combines the parts.
-    pub fn new(deps: Deps, openapi: String) -> Self {
+    pub fn new(deps: Deps, declared: OpenApi) -> Self {
         let metrics = HttpMetrics {
             tokens: TokenMetrics::new(deps.key_metrics),
             ..HttpMetrics::default()
         };
+        let requires_token = !deps.tokens.is_empty() || deps.jwt.is_some();
         let owners = deps.tokens.iter().map(AuthToken::owner);
         let key_owners = owners.filter(|owner| owner.starts_with("token:"));
         let key_owners = key_owners.map(str::to_owned).collect();
@@ -217,7 +219,7 @@ impl ApiState {
             tracer: deps.tracer,
             cancel: deps.cancel,
             draining: Draining(deps.draining),
-            document: ApiDocument(openapi.into()),
+            document: ApiDocument::new(declared, requires_token),
         }))
     }
 }

@@ -151,9 +151,7 @@ fn pages() -> Router<ApiState> {
 /// outermost).
 pub fn router(deps: Deps) -> Router {
     let (routes, declared) = api().split_for_parts();
-    let document =
-        document::document(declared, !deps.tokens.is_empty() || deps.jwt.is_some()).to_string();
-    layered(routes.merge(pages()), ApiState::new(deps, document))
+    layered(routes.merge(pages()), ApiState::new(deps, declared))
 }
 
 /// Returns the router of a listener for metrics alone, behind the same guard.
@@ -162,7 +160,8 @@ pub fn of_metrics(deps: Deps) -> Router {
         .routes(routes!(metrics::show))
         .routes(routes!(health::alive))
         .routes(routes!(health::ready));
-    layered(routes.into(), ApiState::new(deps, String::new()))
+    let (routes, declared) = routes.split_for_parts();
+    layered(routes, ApiState::new(deps, declared))
 }
 
 fn layered(routes: Router<ApiState>, app: ApiState) -> Router {

@@ -5,7 +5,7 @@
 //! ([`super::problems`]).
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
@@ -32,15 +32,30 @@ const WITHOUT: [(&str, &str, &str, &str); 2] = [
     ("DeadDiscard", "DeadMany", "keep_attempts", "discard_dead"),
 ];
 
-/// The text of the document.
+/// The text of the document, which is made when it is first asked for: few processes ever are.
 #[derive(Clone)]
-pub struct ApiDocument(pub Arc<str>);
+pub struct ApiDocument(Arc<LazyLock<String, MakeText>>);
+
+type MakeText = Box<dyn FnOnce() -> String + Send>;
+
+impl ApiDocument {
+    /// Prepares the document of these declarations; `has_tokens` is true if this server requires a
+    /// token.
+    pub fn new(declared: OpenApi, has_tokens: bool) -> Self {
+        let make: MakeText = Box::new(move || document(declared, has_tokens).to_string());
+        Self(Arc::new(LazyLock::new(make)))
+    }
+}
 
 /// Shows this document.
 #[utoipa::path(get, path = "/openapi.json", operation_id = "show_openapi", tag = "meta",
     responses((status = 200, body = Object, description = "OpenAPI 3.1.")))]
 pub async fn show(State(document): State<ApiDocument>) -> Response {
-    ([(CONTENT_TYPE, "application/json")], document.0.to_string()).into_response()
+    (
+        [(CONTENT_TYPE, "application/json")],
+        String::clone(&document.0),
+    )
+        .into_response()
 }
 
 /// Completes the declarations of the routes; `has_tokens` is true if this server requires a token.
