@@ -477,7 +477,8 @@ async fn every_change_of_a_breaker_is_told_to_whoever_wants_alerts() {
         .await
         .unwrap();
     fixture.fake.suspend(&sid(1), true);
-    // A busy machine's report of a refusal can be lost; then the next message makes another.
+    // Two messages must try the account. On a busy machine it may rest while all ten go by the
+    // other, so more follow.
     let mut sent = 0;
     eventually("an alert", SOON, || {
         sent += 10;

@@ -4,12 +4,19 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
 
 use super::breaker::{Breaker, BreakerSettings, BreakerState, Change};
 use crate::throttle::{Error, Name, Notes};
+
+/// The pauses before each attempt at a report to the store, which may be slow for a moment.
+pub(super) const STORE_RETRY_PAUSES: [Duration; 3] = [
+    Duration::ZERO,
+    Duration::from_millis(20),
+    Duration::from_millis(200),
+];
 
 /// The number of attempts at a change that conflicts with others.
 const MAX_CONFLICT_RETRIES: u32 = 20;
@@ -158,50 +165,91 @@ impl Breakers {
     }
 
     /// Changes a breaker for all workers; returns the change if others should hear of it.
+    ///
+    /// If the store does not answer, the change is made again after a pause, unless the note shows
+    /// that it was made: nobody else would tell of it.
     async fn change(
         &self,
         account: &str,
         step: impl Fn(&Breaker, i64) -> Breaker,
     ) -> Result<Option<Change>, Error> {
+        let mut unanswered = None;
+        let mut last = Ok(None);
+        for pause in STORE_RETRY_PAUSES {
+            tokio::time::sleep(pause).await;
+            last = self.try_change(account, &step, &mut unanswered).await;
+            if last.is_ok() {
+                break;
+            }
+        }
+        last
+    }
+
+    async fn try_change(
+        &self,
+        account: &str,
+        step: impl Fn(&Breaker, i64) -> Breaker,
+        unanswered: &mut Option<UnansweredSwap>,
+    ) -> Result<Option<Change>, Error> {
         for _ in 0..MAX_CONFLICT_RETRIES {
             let noted = self.notes.read(&self.throttle).await?;
             let note = noted.notes.get(account);
             let before = note.map(|note| parse(note)).unwrap_or_default();
+            if let Some(swap) = unanswered.take()
+                && note == Some(&swap.text)
+            {
+                locked(&self.seen).insert(account.to_owned(), before);
+                return Ok(swap.change);
+            }
             let after = step(&before, noted.now_ms);
             if after == before {
                 locked(&self.seen).insert(account.to_owned(), after);
                 return Ok(None);
             }
             let text = serde_json::to_string(&after).unwrap_or_default();
+            let change = reported(account, &before, &after, noted.now_ms);
+            *unanswered = Some(UnansweredSwap {
+                text: text.clone(),
+                change: change.clone(),
+            });
             if self
                 .notes
                 .swap(&self.throttle, account, note.map(String::as_str), &text)
                 .await?
             {
-                locked(&self.seen).insert(account.to_owned(), after.clone());
-                let (from, to) = (before.state, after.state);
-                // A new cooldown after a failed probe is reported as well.
-                let is_reported = from != to || before.until_ms != after.until_ms;
-                let why = if after.why.is_empty() {
-                    before.why
-                } else {
-                    after.why
-                };
-                let change = Change {
-                    account: account.to_owned(),
-                    from,
-                    to,
-                    why,
-                    at_ms: noted.now_ms,
-                    until_ms: after.until_ms,
-                };
-                return Ok(is_reported.then_some(change));
+                locked(&self.seen).insert(account.to_owned(), after);
+                return Ok(change);
             }
+            *unanswered = None;
         }
         Err(Error::Lost(
             "the breaker kept changing concurrently".to_owned(),
         ))
     }
+}
+
+/// A swap that the store may have made without an answer.
+struct UnansweredSwap {
+    text: String,
+    change: Option<Change>,
+}
+
+/// Returns the change if others should hear of it: one of the state, or a new cooldown after a
+/// failed probe.
+fn reported(account: &str, before: &Breaker, after: &Breaker, now_ms: i64) -> Option<Change> {
+    let is_reported = before.state != after.state || before.until_ms != after.until_ms;
+    let why = match after.why.is_empty() {
+        true => &before.why,
+        false => &after.why,
+    };
+    is_reported.then(|| Change {
+        account: account.to_owned(),
+        from: before.state,
+        to: after.state,
+        why: why.clone(),
+        at_ms: now_ms,
+        until_ms: after.until_ms,
+    })
 }
 
 /// Parses a note. An unreadable one counts as a closed breaker: failures open it again soon.
@@ -217,8 +265,11 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use std::sync::atomic::AtomicI64;
 
+    use futures_util::FutureExt as _;
+    use futures_util::future::BoxFuture;
+
     use super::*;
-    use crate::throttle::MemoryNotes;
+    use crate::throttle::{MemoryNotes, NotesSnapshot};
 
     const SETTINGS: BreakerSettings = BreakerSettings {
         failures: 5,
@@ -344,5 +395,86 @@ mod tests {
                 .map(|change| change.to),
             Some(BreakerState::Open)
         );
+    }
+
+    /// Notes of which some swaps are made, and some are not, without an answer.
+    struct UnansweredNotes {
+        notes: MemoryNotes,
+        is_made: bool,
+        unanswered: Mutex<u32>,
+    }
+
+    impl Notes for UnansweredNotes {
+        fn read<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<NotesSnapshot, Error>> {
+            self.notes.read(throttle)
+        }
+
+        fn swap<'a>(
+            &'a self,
+            throttle: &'a Name,
+            key: &'a str,
+            old: Option<&'a str>,
+            new: &'a str,
+        ) -> BoxFuture<'a, Result<bool, Error>> {
+            async move {
+                let is_answered = {
+                    let mut unanswered = self.unanswered.lock();
+                    let is_answered = *unanswered == 0;
+                    *unanswered = unanswered.saturating_sub(1);
+                    is_answered
+                };
+                if !is_answered && !self.is_made {
+                    return Err(Error::Lost("cut".to_owned()));
+                }
+                let swapped = self.notes.swap(throttle, key, old, new).await;
+                if is_answered {
+                    swapped
+                } else {
+                    Err(Error::Lost("no answer".to_owned()))
+                }
+            }
+            .boxed()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_change_whose_answer_is_lost_is_told_once() {
+        for (is_made, lost) in [(true, 1), (true, 2), (false, 2)] {
+            let notes = Arc::new(UnansweredNotes {
+                notes: MemoryNotes::new(Arc::new(|| 1_000_000_000)),
+                is_made,
+                unanswered: Mutex::new(0),
+            });
+            let throttle = Name::new("sms:accounts").unwrap();
+            let worker = Breakers::new(notes.clone(), throttle, SETTINGS);
+            let refused = |message| worker.account_failed("a", message, "answered 401");
+            assert_eq!(refused(1).await.unwrap(), None);
+
+            *notes.unanswered.lock() = lost;
+            let opened = refused(2).await.unwrap();
+
+            assert_eq!(
+                opened.map(|change| (change.from, change.to)),
+                Some((BreakerState::Closed, BreakerState::Open)),
+                "{lost} without an answer"
+            );
+            assert_eq!(worker.seen("a").state, BreakerState::Open);
+            assert_eq!(refused(3).await.unwrap(), None);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_store_that_stays_away_is_an_error() {
+        let notes = Arc::new(UnansweredNotes {
+            notes: MemoryNotes::new(Arc::new(|| 1_000_000_000)),
+            is_made: false,
+            unanswered: Mutex::new(u32::MAX),
+        });
+        let worker = Breakers::new(notes, Name::new("sms:accounts").unwrap(), SETTINGS);
+
+        let answer = worker.account_failed("a", 1, "answered 401").await;
+
+        assert!(answer.is_err(), "{answer:?}");
+        assert_eq!(worker.seen("a"), Breaker::default());
     }
 }

@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::jobs::Quota;
 use crate::providers::Pool;
 use crate::providers::pool::breaker::Change;
+use crate::providers::pool::breakers::STORE_RETRY_PAUSES;
 use crate::providers::pool::{Breakers, PoolView, Ring};
 use crate::throttle::{Error, Grant, Name, RateLimit, Store, UpstreamRefusal};
 
@@ -149,8 +150,8 @@ impl AccountPoolInner {
     /// another refusal.
     pub(super) async fn refuse(&self, refused: &UpstreamRefusal<'_>) -> Result<(), Error> {
         let mut last = Ok(());
-        for pause in [0, 20, 200] {
-            tokio::time::sleep(Duration::from_millis(pause)).await;
+        for pause in STORE_RETRY_PAUSES {
+            tokio::time::sleep(pause).await;
             match self.store.refused(&self.accounts, refused).await {
                 Ok(_) => return Ok(()),
                 Err(error) => last = Err(error),
