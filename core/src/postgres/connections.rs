@@ -39,6 +39,22 @@ pub(super) struct Connections {
     /// The most connections that are kept here.
     most: usize,
     kept: Arc<Mutex<Kept>>,
+    failure: LastFailure,
+}
+
+/// The time at which a connection last failed.
+#[derive(Clone, Default)]
+struct LastFailure(Arc<Mutex<Option<Instant>>>);
+
+impl LastFailure {
+    fn note(&self) {
+        *self.0.lock() = Some(Instant::now());
+    }
+
+    /// Returns true if one has failed since this time ago.
+    fn is_within(&self, ago: Duration) -> bool {
+        self.0.lock().is_some_and(|at| at.elapsed() <= ago)
+    }
 }
 
 #[derive(Default)]
@@ -69,13 +85,19 @@ impl Drop for Waiting<'_> {
 impl Connections {
     /// Makes connections to `to`, the first one when it is needed.
     pub(super) fn lazy(options: PgPoolOptions, to: PgConnectOptions) -> Self {
-        let options = options
-            .test_before_acquire(false)
-            .before_acquire(|connection, last_use| {
-                Box::pin(async move { Ok(last_use.idle_for <= FRESH || answers(connection).await) })
-            });
+        let failure = LastFailure::default();
+        let noted = failure.clone();
+        let options =
+            options
+                .test_before_acquire(false)
+                .before_acquire(move |connection, last_use| {
+                    let idle_for = last_use.idle_for;
+                    let is_fresh = idle_for <= FRESH && !noted.is_within(idle_for);
+                    Box::pin(async move { Ok(is_fresh || answers(connection).await) })
+                });
         Self {
             most: KEPT,
+            failure,
             ..options.connect_lazy_with(to).into()
         }
     }
@@ -91,6 +113,7 @@ impl Connections {
         let to = (*self.pool.connect_options()).clone();
         Self {
             most: self.most,
+            failure: self.failure.clone(),
             ..options.connect_lazy_with(to).into()
         }
     }
@@ -157,6 +180,7 @@ impl Connections {
     /// Lets all be asked before their next use, because another one has failed: a restart of the
     /// server closes all at once.
     fn doubt(&self) {
+        self.failure.note();
         for idle in &mut self.kept.lock().idle {
             idle.answered_at = None;
         }
@@ -187,6 +211,7 @@ impl From<PgPool> for Connections {
             pool,
             most: 0,
             kept: Arc::default(),
+            failure: LastFailure::default(),
         }
     }
 }
