@@ -167,10 +167,11 @@ else
   fi
   # Each HTTP client of each program reads all certificates that it trusts. One is enough here, where
   # none is the right one.
-  certificates=/etc/ssl/certs/ca-certificates.crt
-  if [ -z "${SSL_CERT_FILE:-}${SSL_CERT_DIR:-}" ] && [ -r "$certificates" ]; then
+  certificates=${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}
+  if [ -r "$certificates" ]; then
     sed '/END CERTIFICATE/q' "$certificates" >"$dir/certificate.pem"
     export SSL_CERT_FILE="$dir/certificate.pem"
+    unset SSL_CERT_DIR
   fi
   not_timed=("${timed[@]/#/--skip=}")
   not_waiting=("${waiting[@]/#/--skip=}")

@@ -106,6 +106,8 @@ impl Elasticsearch {
                 .args([
                     "-Xmx512m",
                     "-XX:+UseSerialGC",
+                    // It ends before code that is compiled twice would pay off.
+                    "-XX:TieredStopAtLevel=1",
                     "--add-modules",
                     "ALL-SYSTEM",
                 ])
