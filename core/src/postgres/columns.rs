@@ -71,12 +71,12 @@ pub fn json_or_text(row: &PgRow, column: &str) -> Value {
 }
 
 fn text(row: &PgRow, column: impl ColumnIndex<PgRow>) -> Value {
+    json_text(row, column).map_or(Value::Null, Value::String)
+}
+
+/// Returns a `jsonb` as its text, which is exact; `None` if it is null.
+pub fn json_text(row: &PgRow, column: impl ColumnIndex<PgRow>) -> Option<String> {
     // On the wire a `jsonb` is a version byte followed by its text.
-    let text = row
-        .try_get_unchecked::<Option<String>, _>(column)
-        .ok()
-        .flatten();
-    text.map_or(Value::Null, |text| {
-        Value::String(text.trim_start_matches('\u{1}').to_owned())
-    })
+    let text = row.try_get_unchecked::<Option<String>, _>(column).ok()??;
+    Some(text.trim_start_matches('\u{1}').to_owned())
 }

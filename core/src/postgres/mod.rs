@@ -19,7 +19,7 @@ mod unnamed;
 // Only a feature of it is wanted, which its entry in `Cargo.toml` explains.
 use sqlx_postgres as _;
 
-pub use columns::{Columns, json_or_text};
+pub use columns::{Columns, json_or_text, json_text};
 pub use db::{Access, Db, Pooler};
 pub use hidden::{is_hidden_pooler, refuse_hidden_pooler};
 pub use options::{PARAMETERS, connect_options, unknown_parameters};

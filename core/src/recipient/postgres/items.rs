@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use sqlx::{Row, query};
 
 use super::copy::{COPIED_MIN, CopiedRows};
+use super::messages::GatedMessage;
 use super::plans::{PlanBatch, digest_key};
 use super::rows::{DigestKey, GateInput, sql_time, stored_key};
 use crate::jobs::Error;
@@ -31,6 +32,9 @@ select a.digest_id, a.job_id, j.args, a.at
 from unnest($1::bigint[], $2::bigint[], $3::timestamptz[]) as a(digest_id, job_id, at)
 cross join lateral (select args from flyball.job where id = a.job_id limit 1) j";
 
+const COPY_ITEMS: &str =
+    "copy flyball.digest_item (digest_id, job_id, at, item) from stdin (format binary)";
+
 const COPY_DIGESTS: &str = "copy flyball.digest
     (id, tenant, module, type, recipient, key, recipient_id, category, channel, address, throttle, throttle_key, opened_at, last_at,
     closes_at, items) from stdin (format binary)";
@@ -40,6 +44,9 @@ select nextval('flyball.digest_seq') from generate_series(1, $1::bigint)";
 
 /// A digest that gets items: its key, its newest item, its state, and the number of new items.
 type GrowingDigest<'a> = (&'a DigestKey, &'a GateInput, OpenDigest, i32);
+
+/// A message that becomes an item: its digest, its job, and itself.
+type NewItem<'a> = (i64, i64, &'a GatedMessage);
 
 impl PlanBatch<'_> {
     /// Puts items into their digests, which it opens if need be. Returns the digest of each message.
@@ -85,20 +92,10 @@ impl PlanBatch<'_> {
             };
             of_message.insert(*at, *id);
             if matches!(arrival, Arrival::Joins(_)) {
-                items.push((*id, one.job_id, input.message.accepted_at));
+                items.push((*id, one.job_id, &input.message));
             }
         }
-        query(ADD_ITEMS)
-            .bind(items.iter().map(|item| item.0).collect::<Vec<_>>())
-            .bind(items.iter().map(|item| item.1).collect::<Vec<_>>())
-            .bind(
-                items
-                    .iter()
-                    .map(|item| sql_time(item.2))
-                    .collect::<Vec<_>>(),
-            )
-            .execute(connection)
-            .await?;
+        add_items(connection, &items).await?;
         Ok(of_message)
     }
 
@@ -220,4 +217,31 @@ impl PlanBatch<'_> {
             _ => &item.args.category,
         }
     }
+}
+
+/// Adds items: those whose text is known are copied, and that of the others is read from their jobs.
+async fn add_items(connection: &mut Transaction, items: &[NewItem<'_>]) -> Result<(), Error> {
+    let is_many = items.len() >= COPIED_MIN;
+    let mut copied = CopiedRows::default();
+    let (mut digests, mut jobs, mut times) = (Vec::new(), Vec::new(), Vec::new());
+    for (digest, job, message) in items {
+        match &message.item {
+            Some(text) if is_many => {
+                let row = copied.row().bigint(*digest).bigint(*job);
+                row.time(message.accepted_at).json(text);
+            }
+            _ => {
+                digests.push(*digest);
+                jobs.push(*job);
+                times.push(sql_time(message.accepted_at));
+            }
+        }
+    }
+    copied.write(connection, COPY_ITEMS).await?;
+    if jobs.is_empty() {
+        return Ok(());
+    }
+    let added = query(ADD_ITEMS).bind(digests).bind(jobs).bind(times);
+    added.execute(connection).await?;
+    Ok(())
 }

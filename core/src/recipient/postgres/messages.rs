@@ -5,7 +5,7 @@ use jiff_sqlx::Timestamp as SqlTimestamp;
 use sqlx::{Row, query};
 
 use crate::jobs::Error;
-use crate::postgres::{Transaction, json_or_text};
+use crate::postgres::{Transaction, json_or_text, json_text};
 use crate::recipient::candidate::{NORMAL, Origin};
 use crate::recipient::fields::GatedArgs;
 
@@ -25,6 +25,9 @@ left join lateral (
 ) b on true
 order by a.n";
 
+/// The longest arguments of which the text is kept, in bytes.
+const ITEM_TEXT_MAX: usize = 4096;
+
 /// A message with what the gates must know of its job.
 #[derive(Clone, Debug)]
 pub(super) struct GatedMessage {
@@ -37,6 +40,9 @@ pub(super) struct GatedMessage {
     /// The fields that gates look at; `None` if the arguments are wrong, which the attempt reports,
     /// or once the gates have them.
     pub args: Option<GatedArgs>,
+    /// The text of all its arguments if it names a digest, whose item they become; `None` if they are
+    /// long.
+    pub item: Option<String>,
     pub accepted_at: Timestamp,
     /// The time of its acceptance, or of its batch, or its own time to run. No retry changes it, so
     /// that the time of the recipient's clock stays the same that follows from it.
@@ -72,6 +78,7 @@ impl GatedMessage {
             throttle: String::new(),
             throttle_key: String::new(),
             args: Some(args),
+            item: None,
             accepted_at: now,
             first_at: now,
             origin: Origin::Sender,
@@ -112,7 +119,9 @@ pub(super) async fn load(
             row.try_get::<Option<bool>, _>(column)
                 .map(Option::unwrap_or_default)
         };
-        let args = json_or_text(row, "args");
+        let args = GatedArgs::parse(&json_or_text(row, "args")).ok();
+        let names_digest = (args.as_ref()).is_some_and(|args| args.fields.digest.is_some());
+        let item = names_digest.then(|| json_text(row, "args")).flatten();
         let planned_at: Option<SqlTimestamp> = row.try_get("planned_at")?;
         now = time("now")?;
         messages.push(GatedMessage {
@@ -122,7 +131,8 @@ pub(super) async fn load(
             priority: i32::from(row.try_get::<i16, _>("priority")?),
             throttle: row.try_get("throttle")?,
             throttle_key: row.try_get("key")?,
-            args: GatedArgs::parse(&args).ok(),
+            args,
+            item: item.filter(|text| text.len() <= ITEM_TEXT_MAX),
             accepted_at: time("accepted_at")?,
             first_at: time("first_at")?,
             origin: match row.try_get::<Option<&str>, _>("origin")? {
