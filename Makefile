@@ -20,7 +20,7 @@ test: ## install missing requirements, build, and run all tests on a private Pos
 	@scripts/setup.sh && scripts/setup-counterparts.sh && exec scripts/test.sh $(ARGS)
 
 soak: ## run the long forms of the plan and fault tests, FLYBALL_SOAK_S seconds each (300), then soak-queue
-	@scripts/setup.sh && cargo test --test it -- --ignored --nocapture --test-threads 1 soak_ $(ARGS)
+	@scripts/setup.sh && cargo test --workspace --test it -- --ignored --nocapture --test-threads 1 soak_ $(ARGS)
 	@$(MAKE) soak-queue ARGS=
 
 soak-queue: ## run 2,000 jobs a second for an hour and draw target/soak.svg; shorter with ARGS="--soak-s 600"
@@ -37,7 +37,7 @@ build: ## build the program for production: target/dist/flyball
 	cargo build --profile dist
 
 check: lint ## check a change: lint, then the source conventions (tests/it/tidy)
-	cargo test --test it -- tidy
+	cargo test --workspace --test it -- tidy
 
 lint: ## formatting and clippy, warnings are errors
 	cargo fmt --all --check
@@ -69,7 +69,7 @@ bench-throttle: ## measure throttles on a private Redis; one case with ARGS="--o
 	@scripts/setup.sh && exec cargo bench -p flyball-lab --bench throttle -- $(ARGS)
 
 bench-trip: ## measure the time from a rising load to the last granted token; FLYBALL_TRIPS times (10)
-	@scripts/setup.sh && exec cargo test --test it -- --ignored --nocapture bench_trips $(ARGS)
+	@scripts/setup.sh && exec cargo test --workspace --test it -- --ignored --nocapture bench_trips $(ARGS)
 
 bench-notify: ## measure notifications with a fake provider: rates, limits, CPU; one part with ARGS="--part send"
 	@scripts/setup.sh && exec cargo bench -p flyball-lab --bench notify -- $(ARGS)

@@ -7,7 +7,7 @@ use std::process::Command;
 use toml::{Table, Value};
 
 fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+    PathBuf::from(crate::support::ROOT)
 }
 
 fn table(file: &str) -> Table {
@@ -202,7 +202,13 @@ fn every_dependency_has_a_licence_that_is_allowed() {
 
 #[test]
 fn every_dependency_is_used() {
-    for package in ["", "core", "lab", "lab/fakes"] {
+    for (package, of_tests) in [
+        ("", &["src", "examples"][..]),
+        ("core", &["src"]),
+        ("lab", &["src", "tests", "benches"]),
+        ("lab/fakes", &["src"]),
+        ("tests/it", &[""]),
+    ] {
         let folder = root().join(package);
         let manifest = table(folder.join("Cargo.toml").to_str().unwrap());
         let read = |folders: &[&str]| -> String {
@@ -211,10 +217,7 @@ fn every_dependency_is_used() {
                 .map(|name| sources(&folder.join(name)))
                 .collect()
         };
-        let (product, tests) = (
-            read(&["src"]),
-            read(&["src", "tests", "benches", "examples"]),
-        );
+        let (product, tests) = (read(&of_tests[..1]), read(of_tests));
         for (section, sources) in [("dependencies", &product), ("dev-dependencies", &tests)] {
             for name in manifest[section].as_table().unwrap().keys() {
                 let word = name.replace('-', "_");

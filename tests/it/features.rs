@@ -21,7 +21,7 @@ const COUNTS_HOLD: bool = cfg!(all(
 ));
 
 fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
+    Path::new(crate::support::ROOT)
 }
 
 fn read(file: &str) -> String {

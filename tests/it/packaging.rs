@@ -9,7 +9,7 @@ use flyball::stack::find;
 
 /// The root of the repository.
 fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
+    Path::new(crate::support::ROOT)
 }
 
 fn read(name: &str) -> String {
@@ -307,12 +307,15 @@ fn what_the_image_copies_is_there_and_not_ignored() {
         assert!(root().join(source).exists(), "{line}");
         assert!(!ignored.lines().any(|name| name == source), "{line}");
     }
-    // Cargo requires every target listed in the manifest.
-    let manifest = read("Cargo.toml");
-    let paths = manifest
-        .lines()
-        .filter_map(|line| line.strip_prefix("path = \"")?.strip_suffix('"'));
-    assert!(paths.clone().count() >= 3, "{manifest}");
+    // Cargo requires every target and every package that the manifest lists.
+    let manifest: toml::Table = read("Cargo.toml").parse().unwrap();
+    let target = |kind: &str| manifest[kind]["path"].as_str().unwrap();
+    let bins = manifest["bin"].as_array().unwrap();
+    let members = manifest["workspace"]["members"].as_array().unwrap();
+    let mut paths = vec![target("lib")];
+    paths.extend(bins.iter().map(|bin| bin["path"].as_str().unwrap()));
+    paths.extend(members.iter().map(|member| member.as_str().unwrap()));
+    assert!(paths.len() >= 6, "{paths:?}");
     for path in paths {
         let top = path.split('/').next().unwrap();
         assert!(!ignored.lines().any(|name| name == top), "{path}");

@@ -72,7 +72,7 @@ async fn the_schema_is_as_pinned() {
         .collect();
     if std::env::var(BLESS).is_ok_and(|output| output == "1") {
         let lines: String = made.iter().map(|line| format!("{line}\n")).collect();
-        std::fs::write(format!("{}/{PINNED}", env!("CARGO_MANIFEST_DIR")), lines).unwrap();
+        std::fs::write(format!("{}/{PINNED}", crate::support::ROOT), lines).unwrap();
         return;
     }
 
@@ -94,7 +94,7 @@ async fn the_schema_is_as_pinned() {
     assert!(
         differ.is_empty(),
         "the migrations make another schema than {PINNED} describes (- pinned, + made):\n{}\n\
-         If that is meant, renew the file: {BLESS}=1 cargo test --test it the_schema_is_as_pinned",
+         If that is meant, renew the file: {BLESS}=1 cargo test --workspace --test it the_schema_is_as_pinned",
         differ.join("\n")
     );
 }
@@ -161,7 +161,7 @@ fn what_the_laboratory_names_is_in_the_schema() {
     const OTHERS: [&str; 3] = ["toml", "v1", "iter"];
     let pinned = read(PINNED);
     let known: BTreeSet<&str> = pinned.lines().flat_map(names).collect();
-    let mut files = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("lab")];
+    let mut files = vec![Path::new(crate::support::ROOT).join("lab")];
     let (mut count, mut missing) = (0, Vec::new());
     while let Some(file) = files.pop() {
         if file.is_dir() {

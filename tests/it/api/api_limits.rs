@@ -424,7 +424,7 @@ async fn nginx_limits_an_api_as_the_guide_shows_and_lets_it_live_when_flyball_is
     drop(free);
 
     let guide = std::fs::read_to_string(
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/guides/api-limits.md"),
+        Path::new(crate::support::ROOT).join("docs/guides/api-limits.md"),
     );
     let guide = guide.unwrap();
     let server = guide.split("```nginx\n").nth(1).unwrap();

@@ -246,7 +246,7 @@ async fn the_page_of_metrics_has_every_family_that_a_working_process_exposes() {
         ("FLYBALL_LISTEN", "127.0.0.1:0"),
         (
             "FLYBALL_KNOBS_DIR",
-            concat!(env!("CARGO_MANIFEST_DIR"), "/knobs"),
+            concat!(env!("CARGO_MANIFEST_DIR"), "/../../knobs"),
         ),
         ("FLYBALL_DATABASE_CONNECTIONS", "6"),
     ];

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 /// The root of the repository.
 pub fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
+    Path::new(crate::support::ROOT)
 }
 
 pub fn read(name: &str) -> String {

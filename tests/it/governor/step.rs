@@ -2,12 +2,12 @@
 //! stays open.
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::support::PROGRAM;
+use crate::support::{PROGRAM, ROOT};
 
 /// The parameters used by the independent implementation of the vectors.
 const POLICY: &str = "
@@ -110,10 +110,7 @@ fn run(command: &mut Command, input: &[u8]) -> Output {
 }
 
 fn vectors(series: &str) -> Vec<Value> {
-    let path = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/src/governor/testdata/vectors.json"
-    );
+    let path = Path::new(ROOT).join("src/governor/testdata/vectors.json");
     let vectors: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
     vectors[series].as_array().unwrap().clone()
 }

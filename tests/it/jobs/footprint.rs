@@ -2,7 +2,7 @@
 //!
 //! The log depends neither on the build nor on the load, so a debug build measures it. The
 //! processor's time depends on both and is only printed:
-//! `cargo test --test it -- jobs::footprint --nocapture`.
+//! `cargo test --workspace --test it -- jobs::footprint --nocapture`.
 
 use std::time::Duration;
 

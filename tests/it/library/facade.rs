@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 #[test]
 fn the_rooms_that_a_user_sees_are_those_of_the_table_in_the_architecture() {
-    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = std::path::Path::new(crate::support::ROOT);
     let read = |name: &str| std::fs::read_to_string(root.join(name)).unwrap();
     let mut documented = BTreeSet::new();
     for library in ["core/src/lib.rs", "src/lib.rs"] {

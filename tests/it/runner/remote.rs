@@ -33,7 +33,7 @@ static RUNNABLE: LazyLock<Result<PathBuf, String>> = LazyLock::new(|| {
     }
     let made = tempfile::tempdir().unwrap().keep();
     std::fs::write(made.join("package.json"), r#"{"type": "module"}"#).unwrap();
-    let types = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/runner/node.d.ts");
+    let types = Path::new(crate::support::ROOT).join("tests/it/runner/node.d.ts");
     let compiled = Command::new("tsc")
         .args(["--strict", "--target", "es2022", "--lib", "es2022"])
         .args(["--module", "es2022", "--moduleResolution", "node"])
@@ -48,7 +48,7 @@ static RUNNABLE: LazyLock<Result<PathBuf, String>> = LazyLock::new(|| {
 });
 
 fn examples() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/workers")
+    Path::new(crate::support::ROOT).join("examples/workers")
 }
 
 /// A server, and the workers that ask it for jobs.

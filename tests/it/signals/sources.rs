@@ -211,10 +211,7 @@ async fn over_tls_only_whom_the_system_or_the_own_file_trusts_is_believed() {
 async fn an_index_behind_tls_is_believed_by_the_file_of_its_sink_and_not_without_it() {
     let url = tls_server();
     let within = std::time::Duration::from_secs(20);
-    let file = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/tests/it/support/tls/authority.pem"
-    );
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/support/tls/authority.pem");
 
     let trusting = flyball::outbound::client_that_trusts(file, within).unwrap();
     assert!(

@@ -44,6 +44,9 @@ use flyball::stack::{RunningStack, SpawnOptions, as_superuser, spawn};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{Connection, PgConnection, PgPool};
 
+/// The directory of the project.
+pub const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+
 /// The lock on the template's creation, shared by all test processes on one server.
 const LOCK_TEMPLATE: &str = "select pg_advisory_lock(hashtext('flyball tests: template'))";
 const TEMPLATE_IS_COMPLETE: &str = "select exists (select from pg_database d join pg_shdescription s on s.objoid = d.oid where d.datname = $1 and s.description = 'complete')";
@@ -131,9 +134,18 @@ pub async fn own_server() -> RunningStack {
     running.await.expect("starting").expect("the server")
 }
 
-/// The program under test.
-pub static PROGRAM: LazyLock<PathBuf> =
-    LazyLock::new(|| PathBuf::from(env!("CARGO_BIN_EXE_flyball")));
+/// The program under test, by the name under which it is installed: it shows that in its help.
+pub static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| {
+    let built = Path::new(env!("CARGO_BIN_EXE_flyball-it"));
+    let folder = built.with_file_name("it-program");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let (link, program) = (folder.join(unique()), folder.join("flyball"));
+    std::fs::hard_link(built, &link).expect("a link");
+    std::fs::rename(&link, &program).expect("the program");
+    // It is left if another process has just made the same link.
+    let _ = std::fs::remove_file(&link);
+    program
+});
 
 /// Slows autovacuum down. With one database per test it would otherwise start a process every tenth
 /// of a second.

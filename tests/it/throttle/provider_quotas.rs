@@ -16,7 +16,7 @@ const PER_SECOND: usize = 50;
 /// Returns a store with the knobs of the folder that ships.
 fn shipped() -> World {
     let world = World::memory();
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("knobs");
+    let folder = Path::new(crate::support::ROOT).join("knobs");
     for file in KnobsFile::read_dir(&folder).unwrap() {
         for (field, text) in &file.fields {
             world.write(file.name.as_str(), field, text);

@@ -26,7 +26,7 @@ pub(super) fn sources() -> Vec<Source> {
 }
 
 fn sources_of(folder: &str) -> Vec<Source> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+    let root = Path::new(crate::support::ROOT).join(folder);
     let files = files_under(&[folder]);
     assert!(files.len() > 50, "the sources were found");
     files
@@ -88,7 +88,7 @@ pub(super) fn files_under(folders: &[&str]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for folder in folders {
         walk(
-            &Path::new(env!("CARGO_MANIFEST_DIR")).join(folder),
+            &Path::new(crate::support::ROOT).join(folder),
             &mut found,
         );
     }
