@@ -206,7 +206,7 @@ fn every_dependency_is_used() {
         ("", &["src", "examples"][..]),
         ("core", &["src"]),
         ("lab", &["src", "tests", "benches"]),
-        ("lab/fakes", &["src"]),
+        ("lab/fakes", &["src", "examples"]),
         ("tests/it", &[""]),
     ] {
         let folder = root().join(package);

@@ -284,7 +284,8 @@ async fn a_rate_of_zero_stops_and_resuming_gives_no_burst() {
     );
     assert_eq!(after_stop, 0);
     assert!(first - resumed < Duration::from_secs(1));
-    assert!(half <= 22, "{half} calls in half a second at 40 a second");
+    // A bucket that had filled would give 40 more. A busy machine delivers the first one late.
+    assert!(half <= 30, "{half} calls in half a second at 40 a second");
 }
 
 #[tokio::test]
