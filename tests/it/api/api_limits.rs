@@ -423,9 +423,8 @@ async fn nginx_limits_an_api_as_the_guide_shows_and_lets_it_live_when_flyball_is
     let front = free.local_addr().unwrap().to_string();
     drop(free);
 
-    let guide = std::fs::read_to_string(
-        Path::new(crate::support::ROOT).join("docs/guides/api-limits.md"),
-    );
+    let guide =
+        std::fs::read_to_string(Path::new(crate::support::ROOT).join("docs/guides/api-limits.md"));
     let guide = guide.unwrap();
     let server = guide.split("```nginx\n").nth(1).unwrap();
     let server = server.split("```").next().unwrap();

@@ -66,10 +66,9 @@ async fn metrics_are_as_documented_and_promtool_has_nothing_to_say() {
     ] {
         serve.text(path).await;
     }
-    let reference = std::fs::read_to_string(
-        Path::new(crate::support::ROOT).join("docs/reference/metrics.md"),
-    )
-    .unwrap();
+    let reference =
+        std::fs::read_to_string(Path::new(crate::support::ROOT).join("docs/reference/metrics.md"))
+            .unwrap();
     let documented: BTreeSet<&str> = reference
         .lines()
         .filter_map(|line| line.strip_prefix("| `")?.split('`').next())

@@ -87,10 +87,7 @@ pub(super) fn files_under(folders: &[&str]) -> Vec<PathBuf> {
     }
     let mut found = Vec::new();
     for folder in folders {
-        walk(
-            &Path::new(crate::support::ROOT).join(folder),
-            &mut found,
-        );
+        walk(&Path::new(crate::support::ROOT).join(folder), &mut found);
     }
     found
 }
