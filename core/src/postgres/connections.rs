@@ -51,9 +51,11 @@ impl LastFailure {
         *self.0.lock() = Some(Instant::now());
     }
 
-    /// Returns true if one has failed since this time ago.
-    fn is_within(&self, ago: Duration) -> bool {
-        self.0.lock().is_some_and(|at| at.elapsed() <= ago)
+    /// Returns true if a connection that answered this time ago counts as alive. None does that
+    /// answered before another one failed: a restart of the server closes all at once.
+    fn leaves_alive(&self, answered: Duration) -> bool {
+        let has_failed_since = || self.0.lock().is_some_and(|at| at.elapsed() <= answered);
+        answered <= FRESH && !has_failed_since()
     }
 }
 
@@ -69,8 +71,7 @@ struct Kept {
 struct IdleConnection {
     connection: HeldConnection,
     taken_at: Instant,
-    /// The time at which it answered; `None` if another one has failed since.
-    answered_at: Option<Instant>,
+    answered_at: Instant,
 }
 
 /// A caller that waits for the driver's pool until this is dropped.
@@ -91,9 +92,8 @@ impl Connections {
             options
                 .test_before_acquire(false)
                 .before_acquire(move |connection, last_use| {
-                    let idle_for = last_use.idle_for;
-                    let is_fresh = idle_for <= FRESH && !noted.is_within(idle_for);
-                    Box::pin(async move { Ok(is_fresh || answers(connection).await) })
+                    let is_alive = noted.leaves_alive(last_use.idle_for);
+                    Box::pin(async move { Ok(is_alive || answers(connection).await) })
                 });
         Self {
             most: KEPT,
@@ -138,8 +138,8 @@ impl Connections {
                     });
                 }
             };
-            let is_fresh = idle.answered_at.is_some_and(|at| at.elapsed() <= FRESH);
-            if !is_fresh && !answers(&mut idle.connection).await {
+            let is_alive = self.failure.leaves_alive(idle.answered_at.elapsed());
+            if !is_alive && !answers(&mut idle.connection).await {
                 idle.connection.close();
                 continue;
             }
@@ -171,18 +171,9 @@ impl Connections {
                 kept.idle.push(IdleConnection {
                     connection,
                     taken_at,
-                    answered_at: Some(now),
+                    answered_at: now,
                 });
             }
-        }
-    }
-
-    /// Lets all be asked before their next use, because another one has failed: a restart of the
-    /// server closes all at once.
-    fn doubt(&self) {
-        self.failure.note();
-        for idle in &mut self.kept.lock().idle {
-            idle.answered_at = None;
         }
     }
 
@@ -237,7 +228,7 @@ impl LentConnection {
     /// Closes the connection.
     pub(super) fn close(mut self) {
         if let Some(connection) = self.connection.take() {
-            self.from.doubt();
+            self.from.failure.note();
             connection.close();
         }
     }
@@ -251,7 +242,7 @@ impl LentConnection {
 impl Drop for LentConnection {
     fn drop(&mut self) {
         if self.connection.is_some() {
-            self.from.doubt();
+            self.from.failure.note();
         }
     }
 }
