@@ -84,7 +84,7 @@ impl UnequalProcesses {
     /// Checks that all messages were completed by this worker, and tried by no other.
     ///
     /// A message whose turn is more than a tenth of a second away frees its slot without a failure.
-    /// How many there are depends on the speed of the machine, and may be none.
+    /// Their number depends on the speed of the machine, and may be zero.
     async fn assert_all_ended_at(&self, worker: i32) {
         let mut attempts = self.attempts().await;
         attempts.sort();

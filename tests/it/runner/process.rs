@@ -275,17 +275,22 @@ async fn a_rate_of_zero_stops_and_resuming_gives_no_burst() {
         .find(|(_, at)| *at >= resumed)
         .unwrap()
         .1;
-    let half = fixture
-        .target
-        .between(first, first + Duration::from_millis(500));
+    // A busy machine may deliver one of the first calls late, and so nearer to the next ones; a
+    // bucket that had filled would be in the half second of each of them.
+    let calls = fixture.target.calls();
+    let begins = calls.iter().map(|call| call.1).filter(|at| *at >= first);
+    let halves = begins.take(5).map(|at| {
+        let end = at + Duration::from_millis(500);
+        fixture.target.between(at, end)
+    });
+    let half = halves.min().unwrap();
     println!(
         "{after_stop} calls while stopped; the first {:?} after the edit, {half} in its first half second",
         first - resumed
     );
     assert_eq!(after_stop, 0);
     assert!(first - resumed < Duration::from_secs(1));
-    // A bucket that had filled would give 40 more. A busy machine delivers the first one late.
-    assert!(half <= 30, "{half} calls in half a second at 40 a second");
+    assert!(half <= 22, "{half} calls in half a second at 40 a second");
 }
 
 #[tokio::test]

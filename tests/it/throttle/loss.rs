@@ -1,7 +1,8 @@
 //! The cost of losing Redis by the knob `on_store_loss`: killed and restarted empty, or suspended
 //! and resumed, under the load of several processes.
 //!
-//! The timelines are printed: `cargo test --workspace --test it -- throttle_loss --nocapture --test-threads 1`.
+//! The timelines are printed:
+//! `cargo test --workspace --test it -- throttle::loss --nocapture --test-threads 1`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
