@@ -1223,6 +1223,9 @@ create index digest_item_job on flyball.digest_item (job_id);
 create table flyball.publication (
     id         bigint generated always as identity primary key,
     created_at timestamptz not null default clock_timestamp(),
+    -- The further messages of the tenant that fitted as its transaction knew, where it has counted
+    -- them.
+    room       int,
     tenant     text not null,
     channel    text not null,
     data       jsonb not null

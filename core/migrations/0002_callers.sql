@@ -193,7 +193,7 @@ return case when starts_with(owner, 'tenant:') then substr(owner, 8) else '' end
 -- The digest of a unique key. No text holds a zero byte, so no key of one owner equals a key of
 -- another.
 create function flyball.unique_digest(owner text, kind text, key text) returns bytea
-language sql immutable parallel safe
+language sql stable parallel safe
 return case when owner = '' then sha256(convert_to(kind || chr(31) || key, 'UTF8'))
     else sha256(convert_to(owner, 'UTF8') || '\x00'::bytea || convert_to(kind, 'UTF8') || '\x00'::bytea || convert_to(key, 'UTF8')) end;
 
@@ -297,9 +297,8 @@ $$;
 -- tenant step by step, because that is at its limit, need not look when more of them come. The mark
 -- is a digest, because every role may listen.
 create function flyball.tenant_mark(tenant text) returns text
-language sql immutable parallel safe as $$
-    select left(encode(sha256(convert_to(tenant, 'UTF8')), 'hex'), 16)
-$$;
+language sql stable parallel safe
+return left(encode(sha256(convert_to(tenant, 'UTF8')), 'hex'), 16);
 
 -- === Addresses ===================================================================================
 

@@ -14,58 +14,44 @@ language sql immutable as $$
         then 'must be 1 to 128 letters, digits or any of . _ / { } @ = + ~ -' end
 $$;
 
--- Appends a publication and wakes the collectors; refuses it where the tenant's queue is full.
+-- The publications of a tenant that may wait.
+create function flyball.queue_max(tenant text) returns bigint
+language plpgsql stable as $$
+#variable_conflict use_column
+begin
+    return coalesce((
+        select l.max_pending from flyball.tenant_limit l where l.tenant in (queue_max.tenant, '*') order by l.tenant = '*' limit 1), 10000);
+end $$;
+
+-- Publishes in the caller's transaction: the message goes out after the commit, within the limit of
+-- the tenant, and a rollback publishes nothing. Refused where the tenant's queue is full.
 --
--- It counts the waiting ones only where the queue may be full. The numbers of publications grow,
--- and the oldest of a tenant goes first. So no more of them wait than there are numbers from its
--- oldest to its newest, which two probes of an index tell. Only where that is no answer they are
--- counted: for a tenant with a full queue, and for one whose publications came between many of
--- others. A session plans the probes once, perhaps while the table is empty, and then would read
--- all of it each time without the settings here.
+-- The numbers of publications grow, and the oldest of a tenant goes first. So no more of them wait
+-- than there are numbers from the tenant's oldest to the new one, which one probe of an index tells.
+-- Only where that is no answer they are counted, once in a transaction: for a tenant with a full
+-- queue, and for one whose publications came between many of others or of transactions that were
+-- rolled back. What is counted stands in the row, where the next call of the transaction finds it;
+-- a setting of the session could be written by the caller. A session plans the probes once, perhaps
+-- while the table is empty, and then would read all of it each time without the settings here.
 --
 -- In a transaction SERIALIZABLE Postgres remembers every read, and those that publish at the same
 -- time would read where the others write and fail with 40001. The size of the table tells without a
 -- read that so many cannot wait, because no row takes less than 48 bytes; only a table of that size
 -- is read.
-create function flyball.append_publication(tenant text, channel text, data jsonb, out id bigint)
-language plpgsql volatile set enable_seqscan = off set enable_bitmapscan = off set search_path = pg_catalog, pg_temp set jit = off as $$
-#variable_conflict use_column
-declare
-    queue_max bigint;
-    numbers   bigint;
-begin
-    select l.max_pending into queue_max from flyball.tenant_limit l
-    where l.tenant in (append_publication.tenant, '*') order by l.tenant = '*' limit 1;
-    queue_max := greatest(coalesce(queue_max, 10000), 1);
-    if pg_relation_size('flyball.publication') >= queue_max * 48 then
-        numbers := (
-                select p.id from flyball.publication p where p.tenant = append_publication.tenant
-                order by p.tenant desc, p.id desc limit 1)
-            - (select p.id from flyball.publication p where p.tenant = append_publication.tenant order by p.tenant, p.id limit 1) + 1;
-    end if;
-    if coalesce(numbers, 0) >= queue_max and exists (
-        select from flyball.publication p where p.tenant = append_publication.tenant offset queue_max - 1 limit 1
-    ) then
-        raise exception using errcode = '53400', column = 'channel',
-            constraint = 'tenant_queue', schema = append_publication.tenant, datatype = format('%s/%s/1', queue_max, queue_max),
-            message = format('publish: %s messages of the tenant wait already (setting tenant_queue_max)', queue_max),
-            hint = 'Nothing was published.';
-    end if;
-    insert into flyball.publication (tenant, channel, data)
-    values (append_publication.tenant, append_publication.channel, append_publication.data)
-    returning publication.id into append_publication.id;
-    perform pg_notify('flyball_publish', flyball.tenant_mark(append_publication.tenant));
-end $$;
-
--- Publishes in the caller's transaction: the message goes out after the commit, within the limit of
--- the tenant, and a rollback publishes nothing.
 create function flyball.publish(channel text, data jsonb, out id bigint)
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set standard_conforming_strings = on as $$
+language plpgsql volatile security definer set enable_seqscan = off set enable_bitmapscan = off set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on set jit = off as $$
 #variable_conflict use_column
 declare
-    tenant  constant text := flyball.recipient_tenant('publish');
-    problem text := flyball.channel_problem(publish.channel);
+    problem   text := flyball.channel_problem(publish.channel);
+    sender    text := flyball.caller_tenant();
+    queue_max bigint;
+    room      bigint;
+    woken     text;
 begin
+    if sender = '' then
+        sender := flyball.recipient_tenant('publish');
+    end if;
     if problem is not null then
         perform flyball.refuse('publish', 'channel', problem);
     elsif publish.data is null then
@@ -74,20 +60,46 @@ begin
         perform flyball.refuse('publish', 'data', format('has %s bytes as text; at most 65536 are allowed',
             octet_length(publish.data::text)));
     end if;
-    id := flyball.append_publication(tenant, publish.channel, publish.data);
+
+    insert into flyball.publication (id, tenant, channel, data) overriding system value
+    select q.id, sender, publish.channel, publish.data
+    from (
+        select nextval('flyball.publication_id_seq') as id, coalesce((
+            select l.max_pending from flyball.tenant_limit l where l.tenant in (sender, '*') order by l.tenant = '*' limit 1), 10000)::bigint
+            as queue_max
+        offset 0
+    ) q
+    where case when current_setting('transaction_isolation') = 'serializable'
+                and pg_relation_size('flyball.publication') < q.queue_max * 48 then true
+            else not exists (select from flyball.publication p where p.tenant = sender and p.id <= q.id - q.queue_max) end
+    returning publication.id, pg_notify('flyball_publish', flyball.tenant_mark(sender))::text into publish.id, woken;
+    if found then
+        return;
+    end if;
+
+    queue_max := flyball.queue_max(sender);
+    room := (
+        select case when p.xmin = pg_current_xact_id()::xid then p.room end from flyball.publication p where p.tenant = sender
+        order by p.tenant desc, p.id desc limit 1);
+    room := coalesce(room, queue_max - (
+        select count(*) from (select from flyball.publication p where p.tenant = sender limit queue_max) as page));
+    if room <= 0 then
+        raise exception using errcode = '53400', column = 'channel',
+            constraint = 'tenant_queue', schema = sender, datatype = format('%s/%s/1', queue_max, queue_max),
+            message = format('publish: %s messages of the tenant wait already (setting tenant_queue_max)', queue_max),
+            hint = 'Nothing was published.';
+    end if;
+    insert into flyball.publication (tenant, channel, data, room) values (sender, publish.channel, publish.data, room - 1)
+    returning publication.id, pg_notify('flyball_publish', flyball.tenant_mark(sender))::text into publish.id, woken;
 end $$;
 comment on function flyball.publish is 'Publishes a message to the subscribers of a channel in the caller''s own transaction.';
 
 -- Whether as many publications of a tenant wait as may.
 create function flyball.is_publication_full(tenant text) returns boolean
 language sql stable as $$
-    select case when pg_relation_size('flyball.publication') < l.max_pending * 48 then false
-        else exists (select from flyball.publication p
-            where p.tenant = is_publication_full.tenant offset greatest(l.max_pending, 1) - 1 limit 1) end
-    from (
-        select coalesce((select t.max_pending from flyball.tenant_limit t where t.tenant in (is_publication_full.tenant, '*')
-            order by t.tenant = '*' limit 1), 10000)::bigint as max_pending
-    ) l
+    select case when pg_relation_size('flyball.publication') < l.queue_max * 48 then false
+        else exists (select from flyball.publication p where p.tenant = is_publication_full.tenant offset l.queue_max - 1 limit 1) end
+    from (select flyball.queue_max(is_publication_full.tenant) as queue_max) l
 $$;
 
 -- === Maintenance =================================================================================
@@ -199,6 +211,6 @@ end $$;
 
 -- === Permissions =================================================================================
 
-revoke execute on function flyball.append_publication, flyball.is_publication_full, flyball.prune_channel_messages, flyball.forget_channels,
+revoke execute on function flyball.queue_max, flyball.is_publication_full, flyball.prune_channel_messages, flyball.forget_channels,
     flyball.channel_went_back, flyball.renew_channels
 from public;

@@ -4,13 +4,12 @@ use std::time::{Duration, Instant};
 
 use flyball::gateway::ask_pace::FRAMES_PER_SECOND;
 use flyball::gateway::limits::GatewayLimits;
-use flyball::jobs::{Error, Queue};
+use flyball::jobs::Queue;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::client::{WsClient, open};
 use super::fixture::{GatewayServer, gateway, limits, token};
-use crate::support::database;
 use crate::support::fixture::Fixture;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -534,55 +533,6 @@ async fn a_connection_over_the_limit_is_refused_or_closed_as_it_asks() {
         open(&served.base, "/api/v1/ws", &headers).await.ok()
     })
     .await;
-}
-
-#[tokio::test]
-async fn the_queue_of_a_tenant_takes_as_many_as_its_cap_whatever_comes_between_them() {
-    let database = database().await;
-    let queue = Queue::connect(database.url(), 2, Duration::from_secs(20))
-        .await
-        .unwrap();
-    queue.migrate().await.unwrap();
-    queue.set_tenant_queue_max(3).await.unwrap();
-    let publish = async |tenant: &str| {
-        let published = queue.publish_as(tenant, "orders", &json!(1)).await;
-        match published {
-            Ok(_) => true,
-            Err(Error::QueueFull { max: 3, .. }) => false,
-            Err(error) => panic!("{error}"),
-        }
-    };
-    assert!(publish("acme").await && publish("acme").await);
-    let mut others = Vec::new();
-    for _ in 0..4 {
-        others.push(publish("zeta").await);
-    }
-    assert_eq!(others, [true, true, true, false], "one after the other");
-
-    let mut own = Vec::new();
-    for _ in 0..2 {
-        own.push(publish("acme").await);
-    }
-    assert_eq!(own, [true, false], "those of another between them");
-
-    let sql = "delete from flyball.publication p using (select min(id) as id from flyball.publication where tenant = 'acme') m where p.id = m.id";
-    sqlx::query(sql).execute(&queue.pool).await.unwrap();
-    assert!(publish("acme").await && !publish("acme").await);
-
-    let mut many = queue.pool.begin().await.unwrap();
-    sqlx::query("select flyball.as_tenant('initech')")
-        .execute(&mut *many)
-        .await
-        .unwrap();
-    let sql = "select flyball.publish('orders', to_jsonb(n)) from generate_series(1, $1) n";
-    let three = sqlx::query(sql).bind(3).execute(&mut *many).await;
-    assert!(three.is_ok(), "{three:?}");
-    let fourth = sqlx::query(sql).bind(1).execute(&mut *many).await;
-    let refused = fourth.unwrap_err().to_string();
-    assert!(
-        refused.contains("3 messages of the tenant wait"),
-        "{refused}"
-    );
 }
 
 /// The unit test of `TenantMark` has the same name and mark.

@@ -9,3 +9,4 @@ mod limits;
 mod processes;
 mod resume;
 mod soak;
+mod tenant_queue;
