@@ -346,7 +346,10 @@ create table flyball.worker (
     -- and brokers claim, so only they count where lanes and jobs are divided.
     role         text        not null default 'runner' check (role in ('runner', 'broker', 'remote')),
     -- The tenant whose jobs alone a broker or a remote worker gets; null for all.
-    tenant       text
+    tenant       text,
+    -- Time at which its claims failed last, if they had failed for some seconds by then, and why.
+    claims_failed_at timestamptz,
+    claims_error text
 ) with (fillfactor = 50);
 -- Live workers are few, stopped ones may be many. Only starting and stopping updates this index.
 create index worker_live on flyball.worker (id) where stopped_at is null;

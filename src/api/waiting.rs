@@ -179,6 +179,14 @@ pub fn for_tokens(job: &Summary, answer: &AcquireResponse, is_served: bool) -> W
     })
 }
 
+/// Explains the wait of a ready job that has tokens, while no worker that serves it can claim jobs.
+pub fn for_claims() -> WaitReason {
+    WaitReason::without_end(
+        "tokens are available, but the claims of every worker that serves it fail; flyball doctor \
+         tells the error",
+    )
+}
+
 /// Returns the throttle whose knobs may be the whole cause of a limit below `leaf`; `None` for
 /// limits with another cause.
 pub fn decider<'a>(limit: &'a Limit, leaf: &'a Name) -> Option<&'a Name> {

@@ -16,6 +16,7 @@ use super::hold_reports::{report_holds, report_until_stopped};
 use super::lane_scheduler::{LaneScheduler, LaneTaken, PlannedAcquire};
 use super::shared::{WorkerContext, bounded};
 use super::slots::EarlyClaims;
+use crate::jobs::postgres::within;
 use crate::jobs::{Error, LaneCursor};
 use crate::service::FailureLog;
 use crate::throttle::{AcquireResponse, Grant, Limit, Name, OverLimit};
@@ -31,6 +32,15 @@ const MAX_NOTIFICATIONS: u32 = 200;
 
 /// Pause after a failure of Postgres.
 const FAILURE_PAUSE: Duration = Duration::from_millis(250);
+
+/// Time for which dispatching must fail before other processes are told.
+const TOLD_AFTER: Duration = Duration::from_secs(5);
+
+/// Interval at which they are told again.
+const TELL_EVERY: Duration = Duration::from_secs(5);
+
+/// Longest wait for the answer to that.
+const TELL_WITHIN: Duration = Duration::from_secs(1);
 
 /// Interval of maintenance while everything is paused or no permit is free.
 const IDLE_INTERVAL: Duration = Duration::from_millis(500);
@@ -117,6 +127,7 @@ async fn serve_lanes(
     cancel: &CancellationToken,
 ) {
     let mut failures = FailureLog::default();
+    let mut told_at: Option<Instant> = None;
     while !cancel.is_cancelled() {
         match turn(shared, dispatcher, cancel).await {
             // A halted worker asks Postgres for nothing.
@@ -128,8 +139,14 @@ async fn serve_lanes(
                 }
             }
             Err(error) => {
-                if failures.failed(Instant::now()) {
+                let now = Instant::now();
+                if failures.failed(now) {
                     tracing::warn!(%error, "dispatching failed; retrying");
+                }
+                let is_news = told_at.is_none_or(|at| now.duration_since(at) >= TELL_EVERY);
+                if is_news && failures.lasted(now) >= TOLD_AFTER {
+                    told_at = Some(now);
+                    tell_failure(shared, &error).await;
                 }
                 tokio::select! {
                     () = cancel.cancelled() => {}
@@ -149,6 +166,21 @@ async fn serve_lanes(
             }
             () = tokio::time::sleep(IDLE_INTERVAL) => {}
         }
+    }
+}
+
+/// Tells other processes that this worker claims nothing. Its heartbeats have connections of their
+/// own and need other tables, so they get through, and it looks healthy.
+async fn tell_failure(shared: &WorkerContext, error: &Error) {
+    let worker_id = shared.worker_id.load(Ordering::Acquire);
+    let error = error.to_string();
+    let told = within(
+        TELL_WITHIN,
+        shared.queue.note_claim_failure(worker_id, &error),
+    );
+    // Without Postgres everybody sees it anyway.
+    if let Err(error) = told.await {
+        tracing::debug!(%error, "telling that claims fail failed");
     }
 }
 

@@ -28,6 +28,7 @@ const HOUSEKEEPING_AFTER: Range<Duration> = Duration::from_secs(2)..Duration::fr
 /// The failures of a loop, which logs when it begins to fail and when it works again.
 #[derive(Debug, Default)]
 pub struct FailureLog {
+    first: Option<Instant>,
     last: Option<Instant>,
     logged: Option<Instant>,
 }
@@ -40,6 +41,7 @@ impl FailureLog {
 
     /// Notes a failure; returns true if it is to be logged: the first, and one every few minutes.
     pub fn failed(&mut self, now: Instant) -> bool {
+        self.first = self.first.or(Some(now));
         self.last = Some(now);
         let is_logged = self
             .logged
@@ -48,6 +50,12 @@ impl FailureLog {
             self.logged = Some(now);
         }
         is_logged
+    }
+
+    /// Returns the time for which the loop has failed; none if it works.
+    pub fn lasted(&self, now: Instant) -> Duration {
+        self.first
+            .map_or(Duration::ZERO, |first| now.duration_since(first))
     }
 
     /// Notes a failure of work whose successes are not noted; returns true if it is to be logged:
@@ -202,6 +210,19 @@ mod tests {
         assert!(log.succeeded(at(15)) && !log.is_failing());
         assert!(!log.succeeded(at(16)));
         assert!(log.failed(at(20)), "another one");
+    }
+
+    #[test]
+    fn an_outage_lasts_from_its_first_failure_until_it_is_over() {
+        let (mut log, began) = (FailureLog::default(), Instant::now());
+        let at = |seconds| began + Duration::from_secs(seconds);
+        assert_eq!(log.lasted(at(1)), Duration::ZERO);
+        log.failed(at(1));
+        log.succeeded(at(3));
+        log.failed(at(5));
+        assert_eq!(log.lasted(at(7)), Duration::from_secs(6));
+        assert!(log.succeeded(at(15)));
+        assert_eq!(log.lasted(at(16)), Duration::ZERO);
     }
 
     #[test]

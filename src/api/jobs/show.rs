@@ -386,10 +386,13 @@ pub async fn why_job_waits(
     let handler = kinds.get(&job.kind);
     let mut needs = handler.map_or_else(Vec::new, |handler| handler.needs(&detail.args));
     needs.extend(secret::needs(&detail.args));
-    let is_served = live.as_ref().is_none_or(|live| {
-        live.iter()
-            .any(|worker| worker.runs(&job.throttle, &job.kind, &needs))
-    });
+    let serving: Vec<i32> = live
+        .iter()
+        .flatten()
+        .filter(|worker| worker.runs(&job.throttle, &job.kind, &needs))
+        .map(|worker| worker.id)
+        .collect();
+    let is_served = live.is_none() || !serving.is_empty();
     if let Some(live) = live.filter(|live| !live.is_empty() && !is_served) {
         let remedy = remedy(&live, &job.throttle, Some(&job.kind), &needs);
         return Some(WaitReason::without_end(remedy));
@@ -417,7 +420,11 @@ pub async fn why_job_waits(
     }
     let mut wait = waiting::for_tokens(job, &answer, is_served);
     let grant = answer.lanes.first().filter(|grant| grant.granted == 0);
-    if let Some(limit) = grant.and_then(|grant| grant.limit.as_ref())
+    let limit = grant.and_then(|grant| grant.limit.as_ref());
+    if limit.is_none() && claims_fail(queue, &serving).await {
+        return Some(waiting::for_claims());
+    }
+    if let Some(limit) = limit
         && sees_all
     {
         if let Some(name) = waiting::decider(limit, &throttle)
@@ -431,6 +438,19 @@ pub async fn why_job_waits(
         }
     }
     Some(wait)
+}
+
+/// Returns true if there are such workers and none of them can claim jobs.
+async fn claims_fail(queue: &Queue, workers: &[i32]) -> bool {
+    if workers.is_empty() {
+        return false;
+    }
+    let failing = with_timeout(ROW_TIMEOUT, queue.claim_failures()).await;
+    failing.is_ok_and(|failing| {
+        workers
+            .iter()
+            .all(|id| failing.iter().any(|one| one.worker_id == *id))
+    })
 }
 
 /// Returns the pause of the batch of a message that is put aside; `None` for other jobs.

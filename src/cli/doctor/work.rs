@@ -63,6 +63,16 @@ async fn read_workers(
             "see whether its host is overloaded or cut off; its jobs run elsewhere when its time to live is over",
         ));
     }
+    for failing in queue.claim_failures().await?.into_iter().take(LISTED) {
+        findings.push(Finding::fail(
+            CHECK,
+            format!(
+                "{} ({}) cannot claim jobs: {}",
+                failing.worker, failing.worker_id, failing.error
+            ),
+            "remove the cause that the error names; the worker goes on by itself",
+        ));
+    }
     for difference in differences(&workers).into_iter().take(LISTED) {
         let todo = "if that is not intended, give all the same settings";
         findings.push(Finding::warn(CHECK, difference, todo));

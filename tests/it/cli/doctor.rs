@@ -330,6 +330,50 @@ async fn jobs_that_nobody_serves_or_whose_throttle_is_missing_are_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_worker_whose_claims_fail_is_named_with_the_error() {
+    let shell = shell().await;
+    sql(
+        &shell,
+        "insert into flyball.worker (name, host, pid, ttl, kinds, claims_failed_at, claims_error)
+        values ('stuck', 'box', 1, interval '1 hour', '{http}', clock_timestamp() + interval '5 minutes', 'no lease today')",
+    )
+    .await;
+    shell.ok(&["throttle", "set", "hooks", "rps=5"]);
+    let args = r#"{"url": "https://example.com/"}"#;
+    let enqueue = [
+        "enqueue",
+        "http",
+        "--args",
+        args,
+        "--throttle",
+        "hooks",
+        "--json",
+    ];
+    let id = shell.ok(&enqueue).json()["jobs"][0]["id"].to_string();
+
+    fails(&shell, "workers", "cannot claim jobs: no lease today");
+    let why = || shell.ok(&["why", "--job", &id]).out;
+    let told = "the claims of every worker that serves it fail; flyball doctor tells the error";
+    assert!(why().contains(told), "{}", why());
+
+    // Another one can, so the job waits for it alone.
+    sql(
+        &shell,
+        "insert into flyball.worker (name, host, pid, ttl, kinds) values ('sound', 'box', 2, interval '1 hour', '{http}')",
+    )
+    .await;
+    assert!(why().contains("when its turn comes"), "{}", why());
+
+    sql(
+        &shell,
+        "update flyball.worker set claims_failed_at = clock_timestamp() - interval '1 minute'",
+    )
+    .await;
+    let report = shell.run(&["doctor", "--json"]).json();
+    assert!(found(&report, "workers", "fail").is_empty(), "{report:#}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_can_lose_jobs_or_stand_still_later_warns_and_does_not_fail() {
     let shell = shell().await;
     let mut url: url::Url = shell.variables["DATABASE_URL"].parse().unwrap();

@@ -4,6 +4,7 @@ mod admission;
 mod after;
 mod broken_store;
 mod chaos;
+mod claims_fail;
 mod conservation;
 mod fairness;
 mod fixture;

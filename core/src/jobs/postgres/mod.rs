@@ -8,6 +8,7 @@ mod after;
 mod cancel;
 mod checkpoint;
 mod claim;
+mod claim_failures;
 mod client;
 mod connect;
 mod costs;
@@ -58,6 +59,7 @@ mod workers;
 pub use after::ReleasedJobs;
 pub use checkpoint::PgCheckpoints;
 pub use claim::Batch;
+pub use claim_failures::ClaimFailure;
 pub use client::Client;
 pub use connect::Queue;
 pub use costs::{EndedAttempts, KindCost};
@@ -257,6 +259,8 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("serving", workers::SERVING),
     ("settings of others", workers::SETTINGS_OF_OTHERS),
     ("met unserved", workers::MET_UNSERVED),
+    ("note claim failure", claim_failures::NOTE),
+    ("claim failures", claim_failures::CURRENT),
     ("put back", workers::PUT_BACK),
     ("pulse", workers::PULSE),
     ("live", workers::LIVE),
