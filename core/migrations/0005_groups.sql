@@ -381,7 +381,8 @@ comment on function flyball.list_groups is 'The caller''s groups, newest first.'
 -- Cancels up to max_jobs jobs of a group: waiting ones at once, running ones are asked to stop; no
 -- more can join. When all have ended, the callback is enqueued. While `more` is true, call again.
 -- Nulls if there is no such group. A member that is in no table of jobs any more counts as
--- cancelled.
+-- cancelled. One that an open transaction holds is left to a later call; a call that changes nothing
+-- leaves no entry in the audit log.
 create function flyball.cancel_group(group_id bigint, by text default null, why text default '', tenant text default null,
     max_jobs int default 1000, out cancelled bigint, out requested bigint, out more boolean)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off
@@ -392,6 +393,7 @@ declare
     live          record;
     missing       bigint;
     rounds        int := 0;
+    is_new        boolean;
 begin
     if max_jobs is null or max_jobs not between 1 and 10000 then
         perform flyball.refuse('cancel_group', 'max_jobs', format('is %s; allowed are 1 to 10000: call again for more',
@@ -407,6 +409,7 @@ begin
     update flyball.job_group g
     set sealed_at = coalesce(g.sealed_at, clock_timestamp()), cancelled_at = coalesce(g.cancelled_at, clock_timestamp())
     where g.id = group_id and (g.sealed_at is null or g.cancelled_at is null);
+    is_new := found;
     cancelled := 0;
     requested := 0;
     -- A job may be claimed or come back between two looks, so look again.
@@ -438,8 +441,10 @@ begin
         select from flyball.group_member m
         where m.group_id = cancel_group.group_id and not m.dead
             and (select 1 from flyball.cancel c where c.job_id = m.job_id limit 1) is null);
-    perform flyball.write_audit(null, flyball.audit_actor(by), 'group.cancel', group_id::text, null,
-        jsonb_build_object('cancelled', cancelled, 'requested', requested), why);
+    if is_new or cancelled + requested > 0 then
+        perform flyball.write_audit(null, flyball.audit_actor(by), 'group.cancel', group_id::text, null,
+            jsonb_build_object('cancelled', cancelled, 'requested', requested), why);
+    end if;
     perform flyball.settle_group(group_id);
 end $$;
 comment on function flyball.cancel_group is 'Cancels up to max_jobs jobs of a group; call again while more is true.';

@@ -50,6 +50,10 @@ pub(super) enum CliError {
     /// part twice.
     #[error("{0}")]
     Partly(String),
+    /// A part of the change was made, and an open transaction holds the rest. A repeat of the command
+    /// makes that rest.
+    #[error("{0}")]
+    Held(String),
     /// The database lacks the schema that this program works on.
     #[error("{0}")]
     NoSchema(String),
@@ -128,6 +132,7 @@ fn number(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
             CliError::NotFound(_) => NOT_FOUND,
             CliError::Refused(_) => REFUSED,
             CliError::Partly(_) => FAILED,
+            CliError::Held(_) => TRY_LATER,
             CliError::NoSchema(_) => UNAVAILABLE,
         });
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::bail;
 use serde_json::Value;
@@ -21,6 +22,12 @@ use crate::config::Settings;
 use crate::jobs::{
     CancelledGroup, Client, GroupFilter, GroupState, JobGroup, Kinds, NewGroup, Queue, SealAnswer,
 };
+
+/// Pause after a step that cancelled nothing, because an open transaction holds what is left.
+const HELD_PAUSE: Duration = Duration::from_millis(250);
+
+/// Most such steps in a row.
+const HELD_STEPS: u32 = 12;
 
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
@@ -196,6 +203,7 @@ async fn cancel(args: &Cancel, settings: &Settings) -> anyhow::Result<()> {
     let queue = connect::queue(settings).await?;
     let signed = args.signed.signature();
     let mut all = CancelledGroup::default();
+    let mut held_steps = 0;
     loop {
         let step = queue.cancel_group(args.id, &signed).await?;
         let Some(step) = step else {
@@ -206,17 +214,35 @@ async fn cancel(args: &Cancel, settings: &Settings) -> anyhow::Result<()> {
         if !step.more {
             break;
         }
+        if step.cancelled + step.requested > 0 {
+            held_steps = 0;
+            continue;
+        }
+        held_steps += 1;
+        if held_steps == HELD_STEPS {
+            bail!(CliError::Held(format!(
+                "group {} is sealed, and {}; an open transaction holds others of its jobs; try again later",
+                args.id,
+                told(&all)
+            )));
+        }
+        tokio::time::sleep(HELD_PAUSE).await;
     }
     if args.signed.json {
         return output::json(&all);
     }
-    say!(
-        "group {} is cancelled: {} jobs will not run, {} are asked to stop",
-        args.id,
-        all.cancelled,
-        all.requested
-    );
+    say!("group {} is cancelled: {}", args.id, told(&all));
     Ok(())
+}
+
+/// Returns the numbers of cancelled jobs for people.
+fn told(all: &CancelledGroup) -> String {
+    let cancelled = output::jobs(usize::try_from(all.cancelled).unwrap_or_default());
+    let verb = if all.requested == 1 { "is" } else { "are" };
+    format!(
+        "{cancelled} will not run, {} {verb} asked to stop",
+        all.requested
+    )
 }
 
 /// Reads the callback and the jobs as `POST /api/v1/groups` does, or refuses all that is wrong with

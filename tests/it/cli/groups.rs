@@ -201,6 +201,40 @@ async fn a_group_that_cannot_be_is_refused_and_nothing_is_created() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_of_a_group_ends_although_an_open_transaction_holds_a_job() {
+    let shell = shell().await;
+    let jobs = format!(r#"[{{"kind":"http","args":{URL}}},{{"kind":"http","args":{URL}}}]"#);
+    let id = shell
+        .ok(&["group", "create", "--jobs", &jobs, "--json"])
+        .json()["id"]
+        .to_string();
+    let mut open = shell.database.pool().begin().await.unwrap();
+    sqlx::query("select from flyball.ready order by job_id limit 1 for update")
+        .execute(&mut *open)
+        .await
+        .unwrap();
+
+    shell.refused(
+        &["group", "cancel", &id],
+        75,
+        "is sealed, and 1 job will not run, 0 are asked to stop; an open transaction holds others",
+    );
+
+    let audited: i64 =
+        sqlx::query_scalar("select count(*) from flyball.audit where action = 'group.cancel'")
+            .fetch_one(shell.database.pool())
+            .await
+            .unwrap();
+    assert_eq!(audited, 1, "the steps that changed nothing are not told");
+    open.rollback().await.unwrap();
+    let told = shell.ok(&["group", "cancel", &id]).out;
+    assert_eq!(
+        told,
+        format!("group {id} is cancelled: 1 job will not run, 0 are asked to stop\n")
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_field_of_a_group_is_named_with_its_job() {
     let shell = shell().await;
     let jobs = |second: &str| format!(r#"[{{"kind":"http","args":{URL}}},{second}]"#);
