@@ -566,6 +566,7 @@ begin
             message = format('%s: throttle %s, key %s: %s; its knob max_backlog allows %s',
                 flyball.called_function(context, entry_point), to_json(throttle), to_json(key),
                 case when hides then 'this lane has no room'
+                    when depth = 1 then '1 job of this lane is ready'
                     else format('%s jobs of this lane are ready', depth) end
                     || case when adding > 1 then format(' and %s more were sent', adding) else '' end, cap),
             hint = 'Nothing was enqueued. Try again when some have run, or raise the knob max_backlog.',

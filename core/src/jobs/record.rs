@@ -405,7 +405,7 @@ pub enum Error {
         message: String,
     },
     /// A lane is full and its throttle's `on_backlog` is `reject`; nothing was enqueued.
-    #[error("throttle {throttle:?}, key {key:?}: {} jobs of this lane are ready{}; its knob max_backlog allows {}", .backlog.depth, together(.backlog), .backlog.max)]
+    #[error("throttle {throttle:?}, key {key:?}: {}{}; its knob max_backlog allows {}", in_lane(.backlog.depth), together(.backlog), .backlog.max)]
     Full {
         /// The name of the throttle.
         throttle: String,
@@ -460,6 +460,14 @@ fn refusal(field: &str, message: &str) -> String {
     match field {
         "" => message.to_owned(),
         field => format!("{field}: {message}"),
+    }
+}
+
+/// Returns the depth of a lane for people.
+fn in_lane(depth: i64) -> String {
+    match depth {
+        1 => "1 job of this lane is ready".to_owned(),
+        _ => format!("{depth} jobs of this lane are ready"),
     }
 }
 

@@ -308,7 +308,7 @@ async fn a_full_lane_answers_503_with_its_depth_and_when_to_try_again() {
         );
         let detail = problem["detail"].as_str().unwrap();
         assert!(
-            detail.starts_with("throttle \"hooks\", key \"k\": 1 jobs of this lane are ready"),
+            detail.starts_with("throttle \"hooks\", key \"k\": 1 job of this lane is ready"),
             "{detail}"
         );
     }

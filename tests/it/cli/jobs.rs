@@ -306,7 +306,7 @@ async fn a_full_lane_has_an_exit_code_of_its_own_and_a_lane_above_its_cap_is_rep
     shell.refused(
         &on("hooks"),
         75,
-        "throttle \"hooks\", key \"k\": 1 jobs of this lane are ready; its knob max_backlog allows 1",
+        "throttle \"hooks\", key \"k\": 1 job of this lane is ready; its knob max_backlog allows 1",
     );
     let over = shell.ok(&on("mails"));
     assert!(

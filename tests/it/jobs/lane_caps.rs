@@ -146,6 +146,28 @@ async fn a_cap_far_above_what_is_counted_is_judged_by_the_depth_that_was_written
 }
 
 #[tokio::test]
+async fn a_full_lane_of_one_job_is_told_in_the_singular() {
+    let (database, queue) = queue().await;
+    let pool = database.pool();
+    let knobs = json!({"max_backlog": "1", "on_backlog": "reject"});
+    cap(pool, "hooks", knobs).await;
+    queue.enqueue(&[http().throttle("hooks")]).await.unwrap();
+
+    let full = queue.enqueue(&[http().throttle("hooks")]).await;
+    let by_sql = pool
+        .execute("select flyball.enqueue('http', throttle => 'hooks')")
+        .await;
+
+    for told in [
+        full.unwrap_err().to_string(),
+        by_sql.unwrap_err().to_string(),
+    ] {
+        let words = "key \"\": 1 job of this lane is ready; its knob max_backlog allows 1";
+        assert!(told.contains(words), "{told}");
+    }
+}
+
+#[tokio::test]
 async fn a_full_lane_that_rejects_takes_nothing_and_names_itself() {
     let (database, queue) = queue().await;
     cap(
