@@ -258,6 +258,40 @@ async fn the_window_of_dedup_counts_from_the_time_at_which_a_provider_accepted()
     assert_eq!(gates.planned(message()).await.1, MessagePlan::Send);
 }
 
+/// A dead letter gave its claim back. When it is requeued, it is compared like any other message.
+#[tokio::test]
+async fn of_equal_messages_that_run_again_one_goes_and_its_window_counts() {
+    let gates = GatesFixture::new("").await;
+    let message = || json!({"category": "billing", "dedup_key": "same"});
+    let mut dead = Vec::new();
+    for _ in 0..2 {
+        let (id, plan) = gates.planned(message()).await;
+        assert_eq!(plan, MessagePlan::Send);
+        assert_eq!(gates.verify(id).await, MessagePlan::Send);
+        gates.end(id, AttemptEnd::Unsent).await;
+        dead.push(id);
+    }
+    assert_eq!(gates.count("select count(*) from flyball.dedup").await, 0);
+
+    assert_eq!(gates.verify(dead[0]).await, MessagePlan::Send);
+    assert_eq!(
+        gates.verify(dead[0]).await,
+        MessagePlan::Send,
+        "its own claim lets it pass"
+    );
+    assert!(matches!(
+        gates.verify(dead[1]).await,
+        MessagePlan::Ended { .. }
+    ));
+    gates.end(dead[0], AttemptEnd::Accepted).await;
+    assert!(matches!(
+        gates.planned(message()).await.1,
+        MessagePlan::Ended { .. }
+    ));
+    let marked = "select count(*) from flyball.dedup where at_s < 0";
+    assert_eq!(gates.count(marked).await, 1);
+}
+
 #[tokio::test]
 async fn preferences_that_change_after_the_plan_count() {
     let gates = GatesFixture::new("").await;

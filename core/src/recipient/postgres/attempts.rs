@@ -6,7 +6,8 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use sqlx::{Row, query};
 
-use super::claims::{claims, give_claims_back, mark_claims};
+use super::claiming::claims_of_attempts;
+use super::claims::{give_claims_back, mark_claims};
 use super::crowds::spread_out;
 use super::messages::load;
 use super::new_lists::add_lists;
@@ -104,8 +105,7 @@ pub async fn verify(
     let mut transaction = db.begin().await?;
     let (messages, now) = load(&mut transaction, jobs).await?;
     let inputs = inputs(&mut transaction, messages).await?;
-    let deduped: Vec<&GateInput> = inputs.iter().collect();
-    let claims = claims(&mut transaction, &deduped).await?;
+    let claims = claims_of_attempts(&mut transaction, &inputs, rules, now).await?;
     let lists: Vec<Vec<CapList>> = inputs
         .iter()
         .map(|input| cap_lists(&input.candidate(), rules))

@@ -1,6 +1,9 @@
-//! The claims of messages that are planned together: of equal ones, the first that goes has it.
+//! The claims of messages that are planned together, and of those that are tried without one: of
+//! equal ones, the first that goes has it.
 
 use std::collections::{BTreeSet, HashMap};
+
+use jiff::Timestamp;
 
 use super::claims::{NewClaim, counting, stored_claims, write_claims};
 use super::plans::PlanBatch;
@@ -8,18 +11,12 @@ use super::rows::GateInput;
 use crate::jobs::Error;
 use crate::postgres::Transaction;
 use crate::recipient::dedup::DedupClaim;
-use crate::recipient::gates::{GateRows, MessagePlan, ends_before_dedup, is_deduped};
+use crate::recipient::gates::{GatePolicy, GateRows, MessagePlan, ends_before_dedup, is_deduped};
+use crate::recipient::rules::RecipientRules;
 
 impl PlanBatch<'_> {
-    /// Returns true for a message that is compared with others: no gate before dedup ends it.
     fn is_compared(&self, input: &GateInput) -> bool {
-        let candidate = input.candidate();
-        let rows = GateRows {
-            is_suppressed: input.is_suppressed,
-            ..GateRows::default()
-        };
-        let ends = || ends_before_dedup(&candidate, self.policy(input), &rows, self.now);
-        is_deduped(&candidate, self.rules) && ends().is_none()
+        is_compared(input, self.policy(input), self.now)
     }
 
     /// Claims the contents of all messages that the gates before dedup let pass.
@@ -129,4 +126,68 @@ impl PlanBatch<'_> {
         write_claims(connection, passed_on.collect(), self.now).await?;
         Ok(())
     }
+}
+
+/// Returns true for a message that is compared with others: no gate before dedup ends it.
+fn is_compared(input: &GateInput, policy: GatePolicy<'_>, now: Timestamp) -> bool {
+    let candidate = input.candidate();
+    let rows = GateRows {
+        is_suppressed: input.is_suppressed,
+        ..GateRows::default()
+    };
+    let ends = || ends_before_dedup(&candidate, policy, &rows, now);
+    is_deduped(&candidate, policy.rules) && ends().is_none()
+}
+
+/// Reads the claims of messages whose attempts begin. A message without one claims its content as
+/// if it were planned now: a dead letter has given its own back, and runs again.
+pub(super) async fn claims_of_attempts(
+    connection: &mut Transaction,
+    inputs: &[GateInput],
+    rules: &RecipientRules,
+    now: Timestamp,
+) -> Result<HashMap<i64, DedupClaim>, Error> {
+    let all: Vec<&GateInput> = inputs.iter().collect();
+    loop {
+        let stored = stored_claims(connection, &all).await?;
+        let found = counting(&stored);
+        let missing = missing(inputs, &found, rules, now);
+        if missing.is_empty() {
+            return Ok(found);
+        }
+        let new = missing.iter().map(|(claim, job_id)| NewClaim {
+            claim: *claim,
+            job_id: *job_id,
+            before: stored.get(claim).map(|one| one.claim.job),
+        });
+        // Others may be faster; who has each claim is read anew.
+        write_claims(connection, new.collect(), now).await?;
+    }
+}
+
+/// Returns the jobs of messages that neither have a claim nor are duplicates, by claim. Of equal
+/// messages that is the first.
+fn missing(
+    inputs: &[GateInput],
+    found: &HashMap<i64, DedupClaim>,
+    rules: &RecipientRules,
+    now: Timestamp,
+) -> HashMap<i64, i64> {
+    let mut missing: HashMap<i64, i64> = HashMap::new();
+    for input in inputs {
+        let job_id = input.message.job_id;
+        let window = rules.category(&input.args.category).dedup_window;
+        let is_settled = found
+            .get(&input.claim)
+            .is_some_and(|claim| claim.job == job_id || claim.blocks(Some(job_id), now, window));
+        let policy = GatePolicy {
+            profile: &input.profile,
+            defaults: &input.defaults,
+            rules,
+        };
+        if !is_settled && is_compared(input, policy, now) {
+            missing.entry(input.claim).or_insert(job_id);
+        }
+    }
+    missing
 }
