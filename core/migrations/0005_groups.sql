@@ -381,8 +381,8 @@ comment on function flyball.list_groups is 'The caller''s groups, newest first.'
 -- Cancels up to max_jobs jobs of a group: waiting ones at once, running ones are asked to stop; no
 -- more can join. When all have ended, the callback is enqueued. While `more` is true, call again.
 -- Nulls if there is no such group. A member that is in no table of jobs any more counts as
--- cancelled. One that an open transaction holds is left to a later call; a call that changes nothing
--- leaves no entry in the audit log.
+-- cancelled. One that an open transaction holds is left to a later call. A call that changes
+-- nothing leaves no entry in the audit log.
 create function flyball.cancel_group(group_id bigint, by text default null, why text default '', tenant text default null,
     max_jobs int default 1000, out cancelled bigint, out requested bigint, out more boolean)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off

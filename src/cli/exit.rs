@@ -50,8 +50,8 @@ pub(super) enum CliError {
     /// part twice.
     #[error("{0}")]
     Partly(String),
-    /// A part of the change was made, and an open transaction holds the rest. A repeat of the command
-    /// makes that rest.
+    /// A part of the change was made, and an open transaction holds the rest, which a repeat of the
+    /// command makes.
     #[error("{0}")]
     Held(String),
     /// The database lacks the schema that this program works on.
