@@ -2,9 +2,11 @@
 
 use serde_json::Value;
 
-use super::law::signals;
+use super::bounds::Bounds;
+use super::law::{Phase, signals};
 use super::policy::{Policy, SignalKind};
 use super::state::{ControlState, FORM};
+use crate::throttle::RateLimit;
 
 /// Resumes a stored state at `now`, with signals silent for at most half of the holding time;
 /// `None` if its form is unknown or it cannot be used.
@@ -29,6 +31,20 @@ pub fn read(stored: Value, policy: &Policy) -> Option<ControlState> {
     }
     signals::adopt(&mut state.signals, policy, state.u);
     Some(state)
+}
+
+/// Opens the breaker of a stored state that is older than the trip whose stop is in the knob: the
+/// leader that wrote the stop ended before it could save it.
+///
+/// The governor would otherwise go on at the rate that tripped, and nobody would hear of the trip.
+pub(super) fn reopen(state: &mut ControlState, policy: &Policy, bounds: Bounds, now: f64) {
+    if !policy.law.breaker || state.breaker.phase == Phase::Open {
+        return;
+    }
+    let (v, retrip_s) = (state.u.exp(), policy.law.retrip_s);
+    state.breaker.reopen(&mut state.signals, retrip_s, now, v);
+    state.set_rate(bounds.sound(), RateLimit::Stopped);
+    state.rebase(policy, now);
 }
 
 fn be_patient(state: &mut ControlState, policy: &Policy, now: f64) {

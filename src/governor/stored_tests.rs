@@ -1,6 +1,6 @@
 use super::super::filter::LineGovernor;
 use super::*;
-use crate::governor::Bounds;
+use crate::governor::plant_tests::Plant;
 
 const BOUNDS: Bounds = Bounds {
     min: 1.0,
@@ -69,4 +69,45 @@ fn a_state_of_an_unknown_form_is_not_read() {
         state["form"] = form;
         assert!(LineGovernor::resume(policy(&recorded), BOUNDS, state).is_none());
     }
+}
+
+#[test]
+fn a_stop_that_is_newer_than_the_state_opens_the_breaker_which_then_goes_round() {
+    let mut plant = Plant::quick();
+    plant.run(600);
+    let before = plant.knob;
+    reopen(&mut plant.state, &plant.policy, plant.bounds, plant.now);
+    assert_eq!(
+        (plant.state.breaker.phase, plant.state.breaker.by.as_ref()),
+        (Phase::Open, None)
+    );
+    assert_eq!(plant.state.rate(plant.bounds, plant.now), 0.0);
+
+    let recorded = plant.state.breaker.clone();
+    reopen(
+        &mut plant.state,
+        &plant.policy,
+        plant.bounds,
+        plant.now + 1.0,
+    );
+    assert_eq!(plant.state.breaker, recorded, "it is open already");
+
+    while plant.state.breaker.phase == Phase::Open {
+        plant.run(1);
+        assert!(plant.now < 700.0, "{}", plant.plan.reason);
+    }
+    assert!(
+        plant.knob > 0.0 && plant.knob <= before,
+        "{} after {before}",
+        plant.knob
+    );
+}
+
+#[test]
+fn a_policy_without_a_breaker_opens_none() {
+    let mut plant = Plant::quick();
+    plant.policy.law.breaker = false;
+    plant.run(60);
+    reopen(&mut plant.state, &plant.policy, plant.bounds, plant.now);
+    assert_eq!(plant.state.breaker.phase, Phase::Closed);
 }

@@ -20,3 +20,12 @@ pub fn seconds(value: f64) -> String {
         s => format!("{:.0} h", s / 3600.0),
     }
 }
+
+/// Describes a trip of the breaker by the signal `by`, empty if it was not recorded, at a height in
+/// setpoints.
+pub fn tripped(by: &str, height: f64) -> String {
+    match by {
+        "" => "the leader before tripped it and could not record the signal".to_owned(),
+        by => format!("{by} rose to {} x its setpoint", number(height)),
+    }
+}

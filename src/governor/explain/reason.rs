@@ -1,7 +1,7 @@
 //! The reason of a plan, in one sentence.
 
 use super::cause::Cause;
-use super::format::{number, seconds};
+use super::format::{number, seconds, tripped};
 use super::terms::terms;
 use crate::governor::actuator::Actuator;
 use crate::governor::law::limits::above_soft;
@@ -98,24 +98,17 @@ fn reason(state: &Snapshot<'_>, policy: &Policy, now: f64, before: f64, cause: &
         }
         Cause::Open => {
             let breaker = &state.breaker;
-            let by = breaker.by.as_deref().unwrap_or("a load");
+            let rose = tripped(breaker.by.as_deref().unwrap_or_default(), breaker.height);
             let again = if breaker.trips > 0 {
                 format!(", {} times in a row", breaker.trips + 1)
             } else {
                 String::new()
             };
             if now - breaker.since < 1e-6 {
-                format!(
-                    "{by} rose to {} x its setpoint{again}: stopped",
-                    number(breaker.height)
-                )
+                format!("{rose}{again}: stopped")
             } else {
                 let ago = seconds(now - breaker.since);
-                format!(
-                    "{by} rose to {} x its setpoint {ago} ago{again}; it restarts when the load is \
-                     gone",
-                    number(breaker.height)
-                )
+                format!("{rose} {ago} ago{again}; it restarts when the load is gone")
             }
         }
         Cause::Signal { index, clamps } => {

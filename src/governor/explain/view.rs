@@ -81,7 +81,7 @@ pub struct DurationsView {
 pub struct TripView {
     /// The time of the trip.
     pub at: Timestamp,
-    /// The signal that tripped it.
+    /// The signal that tripped it; empty if the leader ended before it could record it.
     pub by: String,
     /// The reading, in multiples of the setpoint.
     pub height: f64,

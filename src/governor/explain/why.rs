@@ -10,7 +10,7 @@
 
 use jiff::Timestamp;
 
-use super::format::{number, seconds};
+use super::format::{number, seconds, tripped};
 use super::limits::{besides_rate, by_windows};
 use super::view::{FindingView, GovernorView, OverrideView, SignalView};
 use crate::governor::actuator::{Actuator, is_breakers_zero};
@@ -205,15 +205,11 @@ fn lapsed(requested: &WhyInput, knobs: &Knobs, rate: &str) -> Vec<String> {
 /// Returns the phrase for a stop by the breaker, with its last trip if that is known.
 fn by_breaker(requested: &WhyInput) -> String {
     let trip = requested.view.and_then(|view| view.last_trip.as_ref());
-    let tripped = trip.map_or_else(String::new, |trip| {
-        format!(
-            " ({} rose to {} x its setpoint {} ago)",
-            trip.by,
-            number(trip.height),
-            seconds(requested.now - unix_s(trip.at))
-        )
+    let told = trip.map_or_else(String::new, |trip| {
+        let ago = seconds(requested.now - unix_s(trip.at));
+        format!(" ({} {ago} ago)", tripped(&trip.by, trip.height))
     });
-    format!("stopped by the breaker{tripped}")
+    format!("stopped by the breaker{told}")
 }
 
 /// Returns the phrase for a manual rate, or for a stop by the breaker that a person left.
@@ -284,7 +280,7 @@ fn governed(requested: &WhyInput, status: &Status, rate: &str) -> Vec<String> {
         .as_ref()
         .filter(|trip| requested.now - unix_s(trip.at) < TRIP_S)
     {
-        let by = if view.signal.as_ref() == Some(&trip.by) {
+        let by = if trip.by.is_empty() || view.signal.as_ref() == Some(&trip.by) {
             String::new()
         } else {
             format!(" by {}", trip.by)

@@ -69,7 +69,7 @@ pub struct Breaker {
     pub v_trip: f64,
     /// The number of consecutive re-trips.
     pub trips: u32,
-    /// The signal that tripped it last.
+    /// The signal that tripped it last; `None` if that was not recorded.
     pub by: Option<String>,
     /// The height of the signal that tripped it last, in setpoints.
     pub height: f64,
@@ -250,7 +250,7 @@ impl Breaker {
         })
     }
 
-    /// Opens; a trip within `retrip_s` of the last action counts as a re-trip.
+    /// Opens because of an overload.
     pub(in crate::governor) fn trip(
         &mut self,
         signals: &mut [Signal],
@@ -258,8 +258,27 @@ impl Breaker {
         now: f64,
         overload: Overload,
     ) {
+        self.open(signals, retrip_s, now, overload.v);
+        let by = signals[overload.signal].name.clone();
+        (self.by, self.height, self.peak) = (Some(by), overload.height, overload.peak);
+    }
+
+    /// Opens because of a trip of which only the stop of the work at the rate `v` is known.
+    pub(in crate::governor) fn reopen(
+        &mut self,
+        signals: &mut [Signal],
+        retrip_s: f64,
+        now: f64,
+        v: f64,
+    ) {
+        self.open(signals, retrip_s, now, v);
+        (self.by, self.height, self.peak) = (None, 0.0, 0.0);
+    }
+
+    /// Opens; a trip within `retrip_s` of the last action counts as a re-trip.
+    fn open(&mut self, signals: &mut [Signal], retrip_s: f64, now: f64, v: f64) {
         let again = now - self.acted_at < retrip_s;
-        let v = overload.v.max(1e-12);
+        let v = v.max(1e-12);
         self.trips = if again {
             self.trips.saturating_add(1)
         } else {
@@ -268,8 +287,6 @@ impl Breaker {
         self.v_trip = if again { v.min(self.v_trip) } else { v };
         self.phase = Phase::Open;
         (self.since, self.acted_at) = (now, now);
-        let by = signals[overload.signal].name.clone();
-        (self.by, self.height, self.peak) = (Some(by), overload.height, overload.peak);
         signals.iter_mut().for_each(|signal| signal.alarms = 0);
     }
 
@@ -407,7 +424,7 @@ impl Breaker {
 pub struct TripRecord {
     /// The time in unix seconds.
     pub at: f64,
-    /// The signal that tripped it.
+    /// The signal that tripped it; empty if that was not recorded.
     pub by: String,
     /// The height of the signal that tripped it, in setpoints.
     pub height: f64,

@@ -10,9 +10,10 @@ use tokio::sync::broadcast;
 use super::governed::{GovernedThrottle, ThrottleRuntime};
 use super::postgres::{Error as JournalError, Journal};
 use super::report::ReconcileError;
-use crate::governor::actuator::BREAKERS_ZERO;
+use crate::governor::actuator::{BREAKERS_ZERO, is_breakers_zero};
 use crate::governor::decision::Decision;
 use crate::governor::state::ControlState;
+use crate::governor::stored;
 use crate::service::FailureLog;
 use crate::throttle::{RateLimit, Status};
 
@@ -101,9 +102,17 @@ impl Records {
             ..ThrottleRuntime::default()
         };
         runtime.journaled = self.journal.recent(Some(name), 1).await?.pop();
-        let resumed = stored
-            .and_then(|(_, stored)| crate::governor::stored::resume(stored, &throttle.policy, now));
-        runtime.state = Some(resumed.unwrap_or_else(|| begun(throttle, status, now)));
+        let resumed = stored.and_then(|(_, stored)| stored::resume(stored, &throttle.policy, now));
+        runtime.state = Some(match resumed {
+            Some(mut state) => {
+                if is_breakers_zero(&status.raw, throttle.actuator().field()) {
+                    let bounds = throttle.bounds(status);
+                    stored::reopen(&mut state, &throttle.policy, bounds, now);
+                }
+                state
+            }
+            None => begun(throttle, status, now),
+        });
         Ok(())
     }
 

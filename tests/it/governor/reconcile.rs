@@ -319,6 +319,45 @@ async fn a_successor_goes_on_without_a_jump_and_the_old_leader_is_refused() {
 }
 
 #[tokio::test]
+async fn a_trip_that_its_leader_could_not_record_is_told_and_ended_by_the_successor() {
+    let mut rig = Rig::new("auto").await;
+    rig.run(200).await;
+    let before = rig.rps().await;
+    // The leader has written the stop, and ends before it saves its state and records the trip.
+    for field in ["rps", "governed"] {
+        rig.store.write_raw(&rig.name, field, "0.000");
+    }
+    rig.succeed();
+    rig.run(2).await;
+    assert_eq!(rig.status().await.raw["rps"], "0.000");
+    let told = rig.newest().await;
+    assert_eq!(
+        (told.breaker, told.limiting.as_str(), told.rps),
+        (Phase::Open, "breaker", 0.0)
+    );
+    assert!(
+        told.reason
+            .starts_with("the leader before tripped it and could not record the signal"),
+        "{}",
+        told.reason
+    );
+
+    let mut seconds = 0;
+    while rig.rps().await == 0.0 {
+        rig.second().await;
+        seconds += 1;
+        assert!(seconds <= 60, "{}", rig.newest().await.reason);
+    }
+    assert!(
+        rig.rps().await <= before,
+        "{} after {before}",
+        rig.rps().await
+    );
+    rig.run(200).await;
+    assert!((rig.load() - 1.0).abs() < 0.15, "load {}", rig.load());
+}
+
+#[tokio::test]
 async fn a_rate_whose_state_could_not_be_kept_is_not_taken_for_a_persons() {
     let mut rig = Rig::new("auto").await;
     rig.run(20).await;
