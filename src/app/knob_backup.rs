@@ -13,6 +13,7 @@ use crate::service::{LoopOptions, periodic};
 use crate::throttle::api_limit::is_of_the_api;
 use crate::throttle::on_demand::MADE_FROM;
 use crate::throttle::postgres::KnobRecord;
+use crate::throttle::restored::{AUTHOR, is_restored, restored_because};
 use crate::throttle::{self, Change, Name, Store, WrittenKnobs, rules};
 
 /// Longest time that an emptied Redis stays empty, and the longest delay until SQL readers of the
@@ -36,18 +37,6 @@ const PASSING: &[&str] = &[
 /// The fields among them that are recorded all the same, because they tell an older copy from a
 /// newer one.
 const DATED: [&str; 2] = ["seq", "at"];
-
-/// Author of the throttles that Flyball makes, and of the knobs that it restores.
-const AUTHOR: &str = "flyball";
-
-/// Beginning of the reason for knobs that were restored.
-const RESTORED: &str = "restored:";
-
-/// The words between that reason and the author of the last recorded change.
-const LAST_SET: &str = "; the last recorded author was ";
-
-/// The most of its reason that is repeated, in characters.
-const REASON_CHARS: usize = 500;
 
 /// Knobs of a Redis that came back with a snapshot, and of one that came back empty, in messages.
 const OLDER: &str = "an older copy";
@@ -404,8 +393,8 @@ fn is_behind(stands: &BTreeMap<String, String>, recorded: &BTreeMap<String, Stri
 /// Returns true if a throttle was made by itself after its knobs were recorded, as on first use in
 /// a Redis that was emptied: the knobs of which it was made must not replace those that people set.
 fn is_made_again(stands: &BTreeMap<String, String>, recorded: &BTreeMap<String, String>) -> bool {
-    let text = |field: &str| stands.get(field).map_or("", String::as_str);
-    let (is_by_us, is_made) = (text("by") == AUTHOR, stands.contains_key(MADE_FROM));
+    let is_by_us = stands.get("by").is_some_and(|by| by == AUTHOR);
+    let is_made = stands.contains_key(MADE_FROM);
     let is_own = match number(stands, "seq") {
         Some(1) => is_by_us || is_made,
         // Another caller may have brought other knobs in the same second.
@@ -413,7 +402,7 @@ fn is_made_again(stands: &BTreeMap<String, String>, recorded: &BTreeMap<String, 
         None => false,
     };
     is_own
-        && !text("why").starts_with(RESTORED)
+        && !is_restored(stands)
         && number(stands, "at") > number(recorded, "at")
         && hash_of(stands) != hash_of(recorded)
 }
@@ -446,27 +435,6 @@ async fn bring_forward(
     let (_, after) = store.set(name, &change).await?;
     tracing::warn!(throttle.name = %name, "Redis had {what} of the knobs, and those from Postgres have been restored");
     Ok(after.into())
-}
-
-/// Returns the reason of a restored throttle: `what` happened, and the author and the reason of the
-/// last recorded change, which tell an operator why it is stopped.
-fn restored_because(what: &str, recorded: &BTreeMap<String, String>) -> String {
-    let text = |field: &str| recorded.get(field).map_or("", String::as_str);
-    let (by, why) = (text("by"), text("why"));
-    let last = match why.strip_prefix(RESTORED).filter(|_| by == AUTHOR) {
-        // The restoration before has no other author than that of the change before it.
-        Some(before) => before
-            .split_once(LAST_SET)
-            .map_or_else(String::new, |(_, last)| last.to_owned()),
-        None if by.is_empty() || by == AUTHOR => String::new(),
-        None if why.is_empty() => by.to_owned(),
-        None => {
-            let why: String = why.chars().take(REASON_CHARS).collect();
-            format!("{by}: {why}")
-        }
-    };
-    let last_set = if last.is_empty() { "" } else { LAST_SET };
-    format!("{RESTORED} {what}{last_set}{last}")
 }
 
 async fn restore(

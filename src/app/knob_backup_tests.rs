@@ -5,30 +5,6 @@ use crate::throttle::MemoryStore;
 use crate::throttle::on_demand::{CALLER, make};
 
 #[test]
-fn a_restored_stop_keeps_its_author_and_its_reason_however_often_it_is_restored() {
-    let told = |by: &str, why: &str| {
-        let fields = [("by", by), ("why", why)].map(|(f, t)| (f.to_owned(), t.to_owned()));
-        restored_because("Redis was empty", &BTreeMap::from(fields))
-    };
-    let once = told("ann", "the database is ill");
-    assert_eq!(
-        once,
-        "restored: Redis was empty; the last recorded author was ann: the database is ill"
-    );
-    assert_eq!(told(AUTHOR, &once), once);
-    assert_eq!(
-        told("file", ""),
-        "restored: Redis was empty; the last recorded author was file"
-    );
-    assert_eq!(
-        told(AUTHOR, "made on first use, from gcal:*"),
-        "restored: Redis was empty"
-    );
-    assert_eq!(told(AUTHOR, "restored: x"), "restored: Redis was empty");
-    assert!(told("ann", &"x".repeat(5000)).len() < 600);
-}
-
-#[test]
 fn an_older_copy_of_the_knobs_is_told_from_a_throttle_that_was_made_anew() {
     let fields = |seq: &str, at: &str| {
         BTreeMap::from([("seq", seq), ("at", at)].map(|(f, t)| (f.to_owned(), t.to_owned())))

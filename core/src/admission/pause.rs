@@ -1,5 +1,6 @@
 //! The pauses of a tenant's messages, and the side that made them. Pure; the time is an argument.
 
+use crate::throttle::restored::author;
 use crate::throttle::{KeyState, Knobs};
 
 /// The time after which a client should ask again while messages are paused, in seconds.
@@ -22,7 +23,7 @@ impl PausedBy {
         if !knobs.effective_rps(now_us).is_stopped() {
             return None;
         }
-        let is_own = knobs.paused && is_author(tenant, &knobs.by);
+        let is_own = knobs.paused && is_author(tenant, author(&knobs.by, &knobs.why));
         Some(if is_own {
             Self::Tenant
         } else {
@@ -83,6 +84,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
+    use crate::throttle::restored::{AUTHOR, restored_because};
 
     fn knobs(fields: &[(&str, &str)]) -> Knobs {
         let raw: BTreeMap<String, String> = fields
@@ -118,8 +120,20 @@ mod tests {
     fn a_pause_is_the_tenants_only_if_one_of_its_tokens_made_it() {
         let own = tenant_author("acme", "ada");
         let own = own.as_str();
+        let recorded = [("by", own), ("why", "a loop")];
+        let recorded = recorded.map(|(field, text)| (field.to_owned(), text.to_owned()));
+        let restored = restored_because("Redis was empty", &BTreeMap::from(recorded));
         type Fields<'a> = &'a [(&'a str, &'a str)];
-        let cases: [(Fields, Option<PausedBy>); 6] = [
+        let cases: [(Fields, Option<PausedBy>); 7] = [
+            (
+                &[
+                    ("rps", "-1"),
+                    ("paused", "1"),
+                    ("by", AUTHOR),
+                    ("why", restored.as_str()),
+                ],
+                Some(PausedBy::Tenant),
+            ),
             (&[("rps", "-1"), ("by", own)], None),
             (
                 &[("rps", "-1"), ("paused", "1"), ("by", own)],

@@ -38,6 +38,7 @@ pub mod quota_window;
 mod rate_limit;
 pub mod redis;
 pub mod refusal;
+pub mod restored;
 pub mod rolling_window;
 pub mod rules;
 mod scope;

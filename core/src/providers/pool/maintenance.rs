@@ -16,6 +16,7 @@ use super::{AccountView, Capacity, Flow, PoolView};
 use crate::providers::{Driver, PoolMetrics, SendContext, now_s};
 use crate::service::{LoopOptions, periodic};
 use crate::throttle::KeyState;
+use crate::throttle::restored::author;
 use crate::throttle::{Change, Error, Knobs, Name, RateLimit, Status};
 
 /// The interval of observations; a change of an account triggers one as well.
@@ -85,7 +86,10 @@ pub async fn seed(pool: &AccountPool) -> Result<(), Error> {
     let before = shared.store.status(&shared.accounts).await?;
     // Values from the settings are updated; a knob that a person has edited stays. A new throttle
     // gets no knobs of a pattern, as the pool's own does not.
-    let is_ours = |status: &Status| status.raw.get("by").is_some_and(|by| by == BY);
+    let is_ours = |status: &Status| {
+        let text = |field: &str| status.raw.get(field).map_or("", String::as_str);
+        author(text("by"), text("why")) == BY
+    };
     let absent_only = before.as_ref().is_none_or(|status| !is_ours(status));
     write(shared, &shared.accounts, of_accounts, absent_only).await
 }

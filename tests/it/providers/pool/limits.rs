@@ -7,11 +7,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use flyball::jobs::Issue;
-use flyball::providers::pool::{AccountPool, Checkout, Flow, maintain};
+use flyball::providers::pool::{AccountPool, Checkout, Flow, maintain, seed};
 use flyball::providers::{
     Driver, Message, PoolMetrics, Provider, ProviderResponse, SendContext, Sent,
 };
-use flyball::throttle::{AcquireRequest, LaneRequest, Name, Store};
+use flyball::throttle::restored::{AUTHOR, restored_because};
+use flyball::throttle::{
+    AcquireRequest, Change, LaneRequest, MemoryNotes, MemoryStore, Name, RateLimit, Store,
+};
 
 use prometheus_client::registry::Registry;
 use tokio::sync::mpsc;
@@ -324,4 +327,40 @@ async fn the_loop_of_a_pool_ends_with_the_task_that_hands_out_its_accounts() {
 
     assert!(!matches!(taken, Checkout::Held(_)), "there is an account");
     tokio::time::timeout(SOON, kept).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_limit_of_the_settings_counts_after_a_restoration_and_one_of_a_person_stays() {
+    let clock = || Arc::new(|| 1_700_000_000_000_000_i64);
+    let restored = |by: &str| {
+        let recorded = [("by", by), ("why", "a test")];
+        let recorded = recorded.map(|(field, text)| (field.to_owned(), text.to_owned()));
+        restored_because("Redis was empty", &BTreeMap::from(recorded))
+    };
+    for (by, why, expected) in [
+        ("pool", String::new(), 10.0),
+        ("ann", String::new(), 100.0),
+        (AUTHOR, restored("pool"), 10.0),
+        (AUTHOR, restored("ann"), 100.0),
+    ] {
+        let store = Arc::new(MemoryStore::new(clock()));
+        let name = Name::new("sms:accounts").unwrap();
+        let earlier = Change {
+            fields: BTreeMap::from([("key_rps".to_owned(), Some("100".to_owned()))]),
+            by: by.to_owned(),
+            why: why.clone(),
+            create: true,
+            ..Change::default()
+        };
+        store.set(&name, &earlier).await.unwrap();
+        let notes = Arc::new(MemoryNotes::new(clock()));
+        let (changes, _) = mpsc::unbounded_channel();
+        let slower = pool("sms", 1, 10.0, |_| {});
+        let accounts = AccountPool::open(slower, store.clone(), notes, changes).unwrap();
+
+        seed(&accounts).await.unwrap();
+
+        let knobs = store.status(&name).await.unwrap().unwrap().knobs;
+        assert_eq!(knobs.key_rps, RateLimit::new(expected), "{by}: {why}");
+    }
 }
