@@ -35,7 +35,8 @@ const REQUEUE_ROUNDS: u32 = 15;
 /// Reports each change of a breaker to the log, the metrics, the database and the pool's address
 /// for alerts, until the last pool is gone.
 ///
-/// No change is lost while Postgres is unreachable, as long as the process lives.
+/// No change is lost while Postgres is unreachable, as long as the process lives. Those that wait
+/// when `cancel` fires are reported before the end, once each.
 pub async fn publish_changes(
     handles: BTreeMap<String, PoolHandle>,
     alarms: Alarms,
@@ -45,11 +46,12 @@ pub async fn publish_changes(
 ) {
     loop {
         let (pool, change) = tokio::select! {
-            () = cancel.cancelled() => return,
+            biased;
             change = changes.recv() => match change {
                 Some(change) => change,
                 None => return,
             },
+            () = cancel.cancelled() => return,
         };
         let (account, from, to) = (
             change.account.as_str(),

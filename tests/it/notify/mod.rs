@@ -1,5 +1,6 @@
 //! The kind `notification` and the record of messages.
 
+mod changes;
 mod kind;
 mod laws;
 mod record;
