@@ -116,6 +116,8 @@ impl LossFallback {
             OnStoreLoss::Closed => closed(ask),
             // A throttle that a person stopped stays stopped while the store is lost.
             OnStoreLoss::Open if seen.slowest_rps.is_stopped() => closed(ask),
+            // So does one without slots, which may be the stop by a governor's breaker.
+            OnStoreLoss::Open if ask.holder.is_some() && seen.concurrency == Some(0) => closed(ask),
             OnStoreLoss::Open => open(ask),
             OnStoreLoss::Local => {
                 let stand = stand.get_or_insert_with(|| {
@@ -466,5 +468,32 @@ mod tests {
             0
         );
         assert_eq!(granted_in(&mut memo(OnStoreLoss::Open, 0.0), 0, 1000, 1), 0);
+    }
+
+    #[test]
+    fn a_throttle_without_slots_begins_no_job_where_all_others_are_open() {
+        let mut memo = memo(OnStoreLoss::Open, 100.0);
+        let mail = Name::new("mail").unwrap();
+        let seen = memo.throttles[&mail].seen;
+        let job = AcquireRequest {
+            holder: Some(Holder {
+                id: "w".into(),
+                ttl: Duration::from_secs(30),
+                held: 0,
+            }),
+            ..ask(7)
+        };
+        let mut granted = |slots, ask: &AcquireRequest| {
+            let seen = LastKnown {
+                concurrency: slots,
+                ..seen
+            };
+            memo.saw(&mail, seen);
+            memo.answer(ask, 0, 1).lanes[0].granted
+        };
+
+        assert_eq!(granted(Some(0), &job), 0);
+        assert_eq!(granted(Some(1), &job), 7, "open applies no limit");
+        assert_eq!(granted(Some(0), &ask(7)), 7, "it takes only tokens");
     }
 }
