@@ -107,7 +107,9 @@ pub async fn stream_channel(
         let detail = "the tenant has as many connections as it may have (knob concurrency of its throttle ws-connections)";
         return Err(Problem::new(Code::TooManyConnections, detail).retry_after(RETRY_S));
     };
-    let since = match headers.get("last-event-id") {
+    // Clients without a message may send it empty.
+    let last_id = headers.get("last-event-id").filter(|id| !id.is_empty());
+    let since = match last_id {
         Some(id) => id.to_str().ok().and_then(since_of),
         None => since,
     };

@@ -464,6 +464,7 @@ async fn a_stream_that_ends_before_its_first_message_resumes_where_it_began() {
     for (query, last) in [
         (String::new(), Some(began.as_str())),
         (format!("?since={began}"), None),
+        (format!("?since={began}"), Some("")),
         ("?since=9999:7".to_owned(), Some(began.as_str())),
     ] {
         let mut stream = Events::of(events(&query, last).await.unwrap());
