@@ -68,6 +68,16 @@ mod tests {
         }
     }
 
+    #[test]
+    fn frames_of_the_gateway_name_an_inbox_in_full() {
+        for message in names("server_") {
+            let channel = payload(&format!("server_{message}"))["properties"]["channel"].clone();
+            let words = channel["description"].as_str().unwrap_or_default();
+            let is_told = channel.is_null() || words.contains("$inbox/");
+            assert!(is_told, "{message}: {words}");
+        }
+    }
+
     fn inbox_page() -> InboxPage {
         let message = json!({
             "id": "17", "notification_id": 3, "category": "product", "template_id": null, "actor": "bob", "subject": null, "body": "x",
