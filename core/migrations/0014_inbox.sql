@@ -456,7 +456,8 @@ begin
     -- next statement begins.
     delete from flyball.publication p where p.tenant = erase_inbox.tenant and p.channel = own_channel;
     delete from flyball.channel_message m where m.tenant = erase_inbox.tenant and m.channel = own_channel and m."offset" > 0;
-    update flyball.channel c set first_offset = c.last_offset + 1 where c.tenant = erase_inbox.tenant and c.name = own_channel;
+    -- Beyond the next message: a device that was away and has all messages must list again as well.
+    update flyball.channel c set first_offset = c.last_offset + 2 where c.tenant = erase_inbox.tenant and c.name = own_channel;
     if removed > 0 then
         perform pg_notify('flyball_channel', 'erased ' || flyball.tenant_mark(erase_inbox.tenant || chr(31) || own_channel));
     end if;

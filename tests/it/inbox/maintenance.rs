@@ -4,7 +4,7 @@ use flyball::inbox::postgres::{InboxDelivery, NewInboxMessage};
 use flyball::inbox::request::{MARKS, MarkRequest, MarkTarget, PageRequest};
 use flyball::inbox::{INBOX_STATEMENTS, Inbox, InboxCounts};
 use reqwest::Method;
-use serde_json::json;
+use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Executor as _};
 
 use super::fixture::{InboxFixture, counts, with_jobs};
@@ -205,6 +205,12 @@ async fn messages_whose_time_is_over_go_and_no_longer_count() {
     assert_eq!(inbox.prune(90).await.unwrap(), 0);
 }
 
+/// Returns the frame that resumes an inbox after a message.
+fn resumed(last: &Value) -> Value {
+    let since = json!({"epoch": last["epoch"], "offset": last["offset"]});
+    json!({"type": "subscribe", "channel": "$inbox", "since": since})
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn erasing_a_recipient_erases_its_inbox_and_what_its_channel_keeps() {
     let inbox = InboxFixture::start().await;
@@ -219,7 +225,7 @@ async fn erasing_a_recipient_erases_its_inbox_and_what_its_channel_keeps() {
     let path = "/api/v1/recipients/ada/inbox/mark";
     let mark = json!({"ids": [messages[0]["id"]], "as": "archived"});
     inbox.ask("acme", Method::POST, path, Some(&mark)).await;
-    device.next_of("message").await;
+    let last = device.next_of("message").await;
     let (status, erased) = inbox
         .ask("acme", Method::DELETE, "/api/v1/recipients/ada", None)
         .await;
@@ -233,19 +239,20 @@ async fn erasing_a_recipient_erases_its_inbox_and_what_its_channel_keeps() {
     assert_eq!(inbox.count(kept).await, 0);
     inbox.inbox("acme", "bob", 1).await;
 
-    // A device that was there before cannot recover what is gone, and gets what is new.
+    // A device that was there before cannot recover what is gone, also if it has all of that and must
+    // forget it; it gets what is new.
     let mut device = inbox.device("acme", "ada").await;
-    let since = json!({"epoch": first["epoch"], "offset": first["offset"]});
-    device
-        .send(&json!({"type": "subscribe", "channel": "$inbox", "since": since}))
-        .await;
-    assert_eq!(
-        device.next_of("subscribed").await["recovered"],
-        json!(false)
-    );
+    for had in [&first, &last] {
+        device.send(&resumed(had)).await;
+        let answer = device.next_of("subscribed").await;
+        assert_eq!(answer["recovered"], json!(false), "{had}");
+    }
     inbox.send("acme", "ada", json!({"body": "new"})).await;
     let told = device.next_of("message").await;
     assert_eq!(told["data"]["message"]["body"], "new");
     assert_eq!(counts(&told["data"]), (1, 1));
+    device.send(&resumed(&told)).await;
+    let answer = device.next_of("subscribed").await;
+    assert_eq!(answer["recovered"], json!(true));
     inbox.program.stop().await;
 }

@@ -113,7 +113,8 @@ pub struct ChannelPosition {
     pub epoch: i64,
     /// The offset of the last message; 0 before the first.
     pub last_offset: i64,
-    /// The offset of the first message that is kept; one more than the last if none is.
+    /// The offset of the first message that is kept; one more than the last if none is, and two
+    /// more after the erasure of an inbox, so that nobody resumes across it.
     pub first_offset: i64,
 }
 
