@@ -17,6 +17,7 @@ use super::outbox::Outbox;
 use super::postgres::StoredMessage;
 use super::server_frame::{self, Warning};
 use super::subscription::{Arrived, ReadPlace, Subscription};
+use super::tenant_mark::TenantMark;
 
 /// The parts of the table of channels, each with a lock of its own.
 const HUB_PARTS: usize = 64;
@@ -54,6 +55,7 @@ pub struct PeerState {
 #[derive(Default)]
 pub struct TenantPeers {
     pub name: Arc<str>,
+    mark: TenantMark,
     pub frames: FramePace,
     limited_until: Mutex<Option<Instant>>,
     /// Warnings that were not reported yet.
@@ -226,6 +228,7 @@ impl Hub {
         let entry = tenants.entry(tenant.clone()).or_insert_with(|| {
             Arc::new(TenantPeers {
                 name: tenant.clone(),
+                mark: TenantMark::of(tenant),
                 ..TenantPeers::default()
             })
         });
@@ -367,9 +370,11 @@ impl Hub {
         }
     }
 
-    /// Returns true if a tenant has connections here.
-    pub fn has_tenant(&self, tenant: &str) -> bool {
-        self.tenants.lock().contains_key(tenant)
+    /// Returns the tenant with this mark, if it has connections here.
+    pub(super) fn tenant_of(&self, mark: TenantMark) -> Option<Arc<str>> {
+        let tenants = self.tenants.lock();
+        let found = tenants.values().find(|entry| entry.mark == mark)?;
+        Some(found.name.clone())
     }
 
     /// Notes that messages of a tenant wait for `wait`, and warns its connections; returns the number

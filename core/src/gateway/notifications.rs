@@ -37,13 +37,13 @@ impl Gateway {
         }
         let limited = payload
             .split_once(' ')
-            .and_then(|(wait_ms, tenant)| Some((wait_ms.parse().ok()?, tenant)));
-        let Some((wait_ms, tenant)) = limited else {
+            .and_then(|(wait_ms, mark)| Some((wait_ms.parse().ok()?, TenantMark::parse(mark)?)));
+        let Some((wait_ms, mark)) = limited else {
             return self.due.channel_messages.notify_one();
         };
-        if self.hub.has_tenant(tenant) {
+        if let Some(tenant) = self.hub.tenant_of(mark) {
             let wait = Duration::from_millis(wait_ms);
-            self.heard.lock().insert(tenant.to_owned(), wait);
+            self.heard.lock().insert(tenant.to_string(), wait);
             self.has_heard.notify_one();
         }
     }

@@ -1,10 +1,12 @@
-//! The mark of a tenant in notifications of publications.
+//! The mark of a tenant in notifications.
+
+use std::fmt;
 
 use sha2::{Digest as _, Sha256};
 
 /// A digest of a tenant's name. Every role of the database may listen to notifications, so they do
 /// not name the tenant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct TenantMark(u64);
 
 impl TenantMark {
@@ -21,6 +23,13 @@ impl TenantMark {
     }
 }
 
+impl fmt::Display for TenantMark {
+    /// Writes the mark as `flyball.tenant_mark` does.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -33,5 +42,8 @@ mod tests {
         assert_ne!(abc, Some(TenantMark::of("ab")));
         assert_eq!(TenantMark::parse(""), None);
         assert_eq!(TenantMark::parse("acme"), None);
+        let written = ["ba7816bf8f01cfea", "00000000000000ff"];
+        let again = written.map(|mark| TenantMark::parse(mark).unwrap().to_string());
+        assert_eq!(again, written);
     }
 }

@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use flyball::gateway::limits::ChannelHistory;
 use flyball::gateway::postgres::{TenantGrant, channel_usage, collect_granted};
+use sqlx::postgres::PgListener;
 
+use super::client::PATIENCE;
 use super::fixture::GatewayServer;
 use crate::support::fixture::Fixture;
 
@@ -52,6 +54,30 @@ async fn the_usage_of_a_tenant_counts_messages_that_went_and_not_those_that_were
     let usage = channel_usage(db, Some("acme"), "", 1).await.unwrap();
     let usage = usage.first().map(|one| (one.messages, one.limited));
     assert_eq!(usage, Some((3, 1)));
+}
+
+/// Every role of the database may listen.
+#[tokio::test]
+async fn the_notification_of_a_limit_does_not_name_the_tenant() {
+    let fixture = Fixture::new().await;
+    let db = &fixture.queue.pool;
+    let mut listener = PgListener::connect(fixture.database.url()).await.unwrap();
+    listener.listen("flyball_channel").await.unwrap();
+    let grant = TenantGrant {
+        tenant: "acme".to_owned(),
+        messages: 0,
+        wait: Some(Duration::from_secs(1)),
+        reported: Some(Duration::from_secs(1)),
+    };
+    let histories = [("*", ChannelHistory::USUAL)];
+    collect_granted(db, &[grant], &histories).await.unwrap();
+    let heard = tokio::time::timeout(PATIENCE, listener.recv()).await;
+    let heard = heard.expect("a notification arrives").unwrap();
+    let mark: String = sqlx::query_scalar("select flyball.tenant_mark('acme')")
+        .fetch_one(db)
+        .await
+        .unwrap();
+    assert_eq!(heard.payload(), format!("1000 {mark}"));
 }
 
 /// Without tokens everybody is an operator.

@@ -171,8 +171,9 @@ async fn a_notification_that_no_collector_has_sent_warns_nobody_and_holds_nobody
     let served = GatewayServer::start().await;
     let mut zeta = served.client("zeta").await;
     zeta.subscribe("orders").await;
+    let notify = "select pg_notify('flyball_channel', $1 || ' ' || flyball.tenant_mark('zeta'))";
     for wait_ms in ["2000000000", "18446744073709551615"] {
-        sqlx::query("select pg_notify('flyball_channel', $1 || ' zeta')")
+        sqlx::query(notify)
             .bind(wait_ms)
             .execute(&served.queue.pool)
             .await

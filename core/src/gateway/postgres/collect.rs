@@ -8,6 +8,7 @@ use sqlx::{Row, query};
 
 use super::lock::lock;
 use crate::gateway::limits::ChannelHistory;
+use crate::gateway::tenant_mark::TenantMark;
 use crate::jobs::Error;
 use crate::postgres::{Db, Transaction};
 
@@ -297,7 +298,10 @@ async fn move_granted(
         .iter()
         .filter_map(|grant| Some((grant.tenant.as_str(), grant.reported?)));
     let (limited, reported): (Vec<&str>, Vec<String>) = limited
-        .map(|(tenant, wait)| (tenant, format!("{} {tenant}", wait.as_millis().max(1))))
+        .map(|(tenant, wait)| {
+            let (wait_ms, mark) = (wait.as_millis().max(1), TenantMark::of(tenant));
+            (tenant, format!("{wait_ms} {mark}"))
+        })
         .unzip();
     if tenants.is_empty() && reported.is_empty() {
         transaction.commit().await?;
