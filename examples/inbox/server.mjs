@@ -40,6 +40,8 @@ async function issueTicket(recipient) {
 }
 
 createServer(async (request, response) => {
+  // A request for // names no host.
+  if (!URL.canParse(request.url, 'http://localhost')) return void response.writeHead(400).end();
   const { pathname, searchParams } = new URL(request.url, 'http://localhost');
   const answer = (status, type, body) => response.writeHead(status, { 'content-type': type, 'content-security-policy': CSP, 'cache-control': 'no-store' }).end(body);
   if (request.method === 'POST' && pathname === '/ticket') {

@@ -63,6 +63,11 @@ async function run({ browser, origin, stack, sender, gateway }) {
     });
     if (!answer.ok) throw new Error(`a notification got ${answer.status}: ${await answer.text()}`);
   };
+  await check('the server of the page outlives a request whose address is none', async () => {
+    const { status } = await fetch(`${origin}//`);
+    return status === 400 ? [] : [`it was answered with ${status}`];
+  });
+
   const [desk, phone, other] = [await browser.page(), await browser.page(), await browser.page()];
   await desk.open(`${origin}/?recipient=user-7`);
   await phone.open(`${origin}/?recipient=user-7`);
