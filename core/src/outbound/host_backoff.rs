@@ -69,7 +69,10 @@ pub struct HostBackoffs {
 #[derive(Clone, Copy, Debug)]
 struct HostBackoff {
     until: Duration,
+    /// Refusals in a row; those of jobs that were under way together count once.
     strikes: u32,
+    /// True if the next refusal counts: that of the job that went first after the rest.
+    is_probing: bool,
 }
 
 impl HostBackoffs {
@@ -82,6 +85,7 @@ impl HostBackoffs {
         let left = rest.until.saturating_sub(now);
         if left.is_zero() {
             rest.until = now + PROBE_TIMEOUT;
+            rest.is_probing = true;
             return None;
         }
         Some(left + left.max(FIRST_REST).mul_f64(spread.clamp(0.0, 1.0)))
@@ -95,12 +99,16 @@ impl HostBackoffs {
         let rest = self.known.entry(host).or_insert(HostBackoff {
             until: Duration::ZERO,
             strikes: 0,
+            is_probing: true,
         });
-        let doubled = FIRST_REST * 2_u32.pow(rest.strikes.min(MAX_DOUBLINGS));
+        if std::mem::take(&mut rest.is_probing) {
+            rest.strikes = rest.strikes.saturating_add(1);
+        }
+        let doublings = rest.strikes.saturating_sub(1).min(MAX_DOUBLINGS);
+        let doubled = FIRST_REST * 2_u32.pow(doublings);
         rest.until = rest
             .until
             .max(now + requested.unwrap_or(doubled).min(MAX_HOST_REST));
-        rest.strikes += 1;
     }
 
     /// Records that the host accepted a job.
@@ -199,12 +207,31 @@ mod tests {
     #[test]
     fn without_a_word_the_rest_doubles_and_no_rest_is_longer_than_an_hour() {
         let (mut rests, a) = (HostBackoffs::default(), whom("a"));
+        let mut now = Duration::ZERO;
         for seconds in [1, 2, 4] {
-            rests.refused(a.clone(), None, Duration::ZERO);
-            assert_eq!(rests.wait(&a, Duration::ZERO, 0.0), Some(seconds * S));
+            rests.refused(a.clone(), None, now);
+            assert_eq!(rests.wait(&a, now, 0.0), Some(seconds * S));
+            now += seconds * S;
+            assert_eq!(rests.wait(&a, now, 0.0), None, "one goes first");
         }
-        rests.refused(a.clone(), Some(Duration::MAX), Duration::ZERO);
-        assert_eq!(rests.wait(&a, Duration::ZERO, 0.0), Some(MAX_HOST_REST));
+        rests.refused(a.clone(), Some(Duration::MAX), now);
+        assert_eq!(rests.wait(&a, now, 0.0), Some(MAX_HOST_REST));
+    }
+
+    #[test]
+    fn refusals_of_jobs_that_were_under_way_together_count_once() {
+        let (mut rests, a) = (HostBackoffs::default(), whom("a"));
+        for _ in 0..20 {
+            rests.refused(a.clone(), None, Duration::ZERO);
+        }
+        assert_eq!(rests.wait(&a, Duration::ZERO, 0.0), Some(S));
+
+        // The one that goes first is refused, and so is one that began before the rest.
+        assert_eq!(rests.wait(&a, S, 0.0), None);
+        for _ in 0..2 {
+            rests.refused(a.clone(), None, S);
+        }
+        assert_eq!(rests.wait(&a, S, 0.0), Some(2 * S));
     }
 
     #[test]
