@@ -307,8 +307,10 @@ impl SinkSettings {
             .or(url.strip_prefix("https://"))
             .unwrap_or_default();
         let authority = rest.split('/').next().unwrap_or_default();
+        // Parsed as well, because each job would fail at a port such as 99999.
+        let is_url = url::Url::parse(url).is_ok();
         require(
-            !authority.is_empty() && !rest.contains(['?', '#', ' ']),
+            is_url && !authority.is_empty() && !rest.contains(['?', '#', ' ']),
             "url",
             "must be a URL that begins with http:// or https://, without a query",
         );
@@ -506,6 +508,10 @@ mod tests {
             (
                 sink("type = \"elastic\"\nurl = \"https://h\""),
                 "reindex.sinks.a.indexes: is missing",
+            ),
+            (
+                sink("type = \"elastic\"\nindexes = [\"a\"]\nurl = \"http://h:99999\""),
+                "own.toml:4: reindex.sinks.a.url: must be a URL",
             ),
             (
                 sink("type = \"elastic\"\nurl = \"http://h\"\nindexes = [\"a\"]\nca_file = \"c\""),
