@@ -92,6 +92,18 @@ impl TransportError {
             Self::Stopped { .. } => "stopped",
         }
     }
+
+    /// Returns the error for the job whose request was carried out before it was redirected: that
+    /// nothing was sent is true only of the request that follows.
+    fn after_redirect(self) -> Self {
+        match self {
+            Self::Unsent(error) | Self::Short(error) => {
+                Self::Unanswered(format!("a redirect could not be followed: {error}"))
+            }
+            Self::Stopped { .. } => Self::Stopped { sent: true },
+            other => other,
+        }
+    }
 }
 
 impl From<ResolveError> for TransportError {
@@ -141,8 +153,13 @@ impl HttpClient {
         let deadline = Instant::now() + request.timeout;
         let mut hop = Hop::first(request, more, body, &self.guard)?;
         let mut left = request.redirects;
+        let mut is_carried_out = false;
         loop {
-            let answer = self.exchange(&hop, request, deadline, stop).await?;
+            let exchanged = self.exchange(&hop, request, deadline, stop).await;
+            let answer = exchanged.map_err(|error| match is_carried_out {
+                true => error.after_redirect(),
+                false => error,
+            })?;
             let status = answer.status().as_u16();
             let done = is_success(&request.success, status);
             if !done
@@ -150,7 +167,10 @@ impl HttpClient {
                 && let Some(next) = hop.next(status, answer.headers(), &self.guard)
             {
                 left -= 1;
-                hop = next?;
+                let next = next?;
+                // The redirect leads to the result of a request that the server has carried out.
+                is_carried_out |= next.method != hop.method;
+                hop = next;
                 continue;
             }
             let headers = headers(answer.headers());

@@ -189,6 +189,35 @@ async fn a_connection_that_is_cut_is_ambiguous_and_one_that_was_refused_is_not()
 }
 
 #[tokio::test]
+async fn a_request_that_was_carried_out_is_ambiguous_if_its_redirect_leads_nowhere() {
+    let server = Server::start().await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let nobody = listener.local_addr().unwrap();
+    drop(listener);
+    let post = |path: &str| {
+        let url = format!("{}/{path}/{nobody}/", server.url);
+        json!({"url": url, "method": "POST", "redirects": 1, "on_ambiguous": "dead"})
+    };
+
+    let carried_out = run(post("see")).await;
+    let elsewhere = run(post("to")).await;
+
+    let Outcome::Ambiguous {
+        policy: OnAmbiguous::Dead,
+        error,
+    } = carried_out
+    else {
+        panic!("{carried_out:?}")
+    };
+    assert!(
+        error.starts_with("a redirect could not be followed: could not connect: "),
+        "{error}"
+    );
+    // A 307 asks for the same request elsewhere, where none arrived.
+    assert!(matches!(elsewhere, Outcome::Retry { .. }), "{elsewhere:?}");
+}
+
+#[tokio::test]
 async fn a_server_that_does_not_let_us_connect_in_time_makes_nothing_ambiguous() {
     // The TLS handshake with this server never ends, so no request can be sent.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

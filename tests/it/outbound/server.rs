@@ -129,6 +129,12 @@ pub async fn answer(
                 .into_response()
         }
         "echo" => (StatusCode::BAD_REQUEST, format!("you sent {headers:?}")).into_response(),
+        other if other.starts_with("see/") => (
+            StatusCode::SEE_OTHER,
+            [(header::LOCATION, format!("http://{}", &other[4..]))],
+            "",
+        )
+            .into_response(),
         other if other.starts_with("to/") => (
             StatusCode::TEMPORARY_REDIRECT,
             [(header::LOCATION, format!("http://{}", &other[3..]))],
