@@ -982,15 +982,33 @@ begin
 end $$;
 comment on function flyball.enqueue is 'Enqueues one job in the caller''s own transaction. See the README for the meaning of each argument.';
 
--- Refuses all jobs of one call for what is wrong with one of them.
+-- Refuses all jobs of one call for what is wrong with one of them. The words are those of the
+-- function that was called: in the job of a message the pool is the throttle, and the message itself
+-- the arguments.
 create function flyball.refuse_element(n bigint, field text, message text, code text default '22023') returns void
 language plpgsql as $$
+#variable_conflict use_variable
+declare
+    context text;
+    called  text;
+    given   text := field;
 begin
+    get diagnostics context = pg_context;
+    called := flyball.called_function(context, 'enqueue_many');
+    if called in ('notify', 'notify_many') then
+        given := case field when 'throttle' then 'pool' when 'args' then '' else field end;
+    end if;
+    if called = 'notify' and given = '' then
+        given := 'message';
+    end if;
     raise exception using
         errcode = code,
-        message = format('enqueue_many: jobs[%s]%s: %s', n, coalesce('.' || nullif(field, ''), ''), message),
-        column = field,
-        table = n::text,
+        message = format('%s: %s: %s', called, case called
+            when 'notify' then given
+            else format('%s[%s]%s', case called when 'notify_many' then 'messages' else 'jobs' end, n,
+                coalesce('.' || nullif(given, ''), '')) end, message),
+        column = given,
+        table = case called when 'notify' then '' else n::text end,
         hint = 'Nothing was enqueued.';
 end $$;
 

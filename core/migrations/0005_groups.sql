@@ -131,7 +131,7 @@ begin
         update flyball.job_group u
         set callback_problem = case sqlstate
                 when '55P03' then 'callback: an open transaction holds what it needs, such as its unique_key; it is enqueued when that is free'
-                else left(sqlerrm, 1000) end,
+                else left(regexp_replace(sqlerrm, '^[a-z_]+: jobs[[]0[]]', 'callback'), 1000) end,
             retry_at = clock_timestamp() + interval '10 seconds'
         where u.id = group_id;
         return false;
@@ -226,7 +226,7 @@ begin
             get stacked diagnostics field = column_name, message = message_text, code = returned_sqlstate;
             raise exception using errcode = code, column = 'callback' || coalesce('.' || nullif(field, ''), ''),
                 message = format('create_group: callback%s: %s', coalesce('.' || nullif(field, ''), ''),
-                    regexp_replace(message, '^enqueue_many: jobs(\[0\])?[a-z_.]*: ', '')),
+                    regexp_replace(message, '^[a-z_]+: jobs(\[0\])?[a-z_.]*: ', '')),
                 hint = 'Nothing was created.';
     end;
 end $$;
@@ -288,6 +288,9 @@ begin
     if jobs is not null then
         if jsonb_typeof(jobs) <> 'array' then
             perform flyball.refuse('create_group', 'jobs', 'must be a JSON array of jobs');
+        elsif jsonb_array_length(jobs) > 10000 then
+            perform flyball.refuse('create_group', 'jobs',
+                format('has %s elements; at most 10000 are allowed', jsonb_array_length(jobs)));
         elsif exists (select from jsonb_array_elements(jobs) j where jsonb_typeof(j.value) = 'object' and j.value ? 'group') then
             perform flyball.refuse('create_group', 'jobs', 'must be without the field group: the jobs join the new group');
         end if;

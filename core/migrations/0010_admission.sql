@@ -857,6 +857,10 @@ begin
     if messages is null or jsonb_typeof(messages) <> 'array' then
         raise exception using errcode = '22023', column = '',
             message = 'notify_many: messages: must be a JSON array of messages', hint = 'Nothing was enqueued.';
+    elsif jsonb_array_length(messages) > 10000 then
+        raise exception using errcode = '22023', column = '',
+            message = format('notify_many: messages: has %s elements; at most 10000 are allowed', jsonb_array_length(messages)),
+            hint = 'Nothing was enqueued.';
     end if;
     for one in select m.message, m.n from jsonb_array_elements(messages) with ordinality as m(message, n) loop
         problem := null;
@@ -931,8 +935,7 @@ begin
             end if;
         end if;
         if problem is not null then
-            raise exception using errcode = '22023', column = field, table = (one.n - 1)::text, hint = 'Nothing was enqueued.',
-                message = format('notify_many: messages[%s]%s: %s', one.n - 1, coalesce('.' || nullif(field, ''), ''), problem);
+            perform flyball.refuse_element(one.n - 1, field, problem);
         end if;
     end loop;
     select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('kind', 'notification', 'throttle', m.message -> 'pool',

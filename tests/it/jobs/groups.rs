@@ -400,7 +400,8 @@ async fn a_callback_that_is_refused_is_shown_and_tried_again() {
     let waiting = group(&queue, id).await;
     let problem = waiting.callback_problem.unwrap();
     assert!(
-        problem.contains("\"report\" is not a kind that any worker has registered"),
+        problem
+            .starts_with("callback.kind: \"report\" is not a kind that any worker has registered"),
         "{problem}"
     );
     assert_eq!(waiting.state, GroupState::Running);

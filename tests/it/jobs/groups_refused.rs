@@ -59,11 +59,15 @@ async fn sql_refuses_bad_groups_by_the_name_of_the_field_and_changes_nothing() {
         ),
         (
             "create_group(jobs => '[{\"kind\": \"http\"}, {\"kind\": \"http\", \"cost\": -1}]')".into(),
-            "jobs[1].cost: is -1; allowed is more than 0",
+            "create_group: jobs[1].cost: is -1; allowed is more than 0",
         ),
         (
             "create_group(jobs => '[{\"kind\": \"http\", \"unique_key\": \"a\", \"replace\": true}]')".into(),
-            "jobs[0].group: cannot be used together with replace or debounce",
+            "create_group: jobs[0].group: cannot be used together with replace or debounce",
+        ),
+        (
+            "create_group(jobs => '[{\"kind\": \"http\", \"prio\": 1}]')".into(),
+            "create_group: jobs[0].prio: is not a field of a job",
         ),
         (
             "enqueue('http', \"group\" => 4711)".into(),

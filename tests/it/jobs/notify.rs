@@ -107,7 +107,7 @@ async fn what_is_wrong_is_named_and_nothing_is_sent() {
         ),
         (
             r#"[{"pool": "notify:acme", "channel": "sms", "to": "a"}]"#,
-            "takes no jobs",
+            r#"messages[0].pool: "notify:acme" admits the messages of a tenant"#,
         ),
         (
             r#"[{"pool": "mail", "channel": "sms", "to": "a"}, {"pool": "mail", "channel": "sms", "to": 7}]"#,
@@ -147,11 +147,11 @@ async fn what_is_wrong_is_named_and_nothing_is_sent() {
         ),
         (
             r#"[{"pool": "mail", "channel": "sms", "to": "a", "run_at": "soon"}]"#,
-            "run_at: ",
+            "messages[0].run_at: \"soon\" is not a time",
         ),
         (
             r#"[{"pool": "mail", "channel": "sms", "to": "a", "unique_key": ""}]"#,
-            "unique_key: ",
+            "messages[0].unique_key: is 0 bytes long",
         ),
         (
             r#"[{"pool": "two words", "channel": "sms", "to": "a"}]"#,
@@ -161,7 +161,45 @@ async fn what_is_wrong_is_named_and_nothing_is_sent() {
         let sql = format!("select flyball.notify_many('{messages}')");
         let (code, message) = fixture.as_role("owner", &sql).await.unwrap();
         assert_eq!(code, "22023", "{message}");
-        assert!(message.contains(field), "{message}");
+        let begin = format!("notify_many: {field}");
+        assert!(message.starts_with(&begin), "{message}");
+    }
+    let long = "x".repeat(270_000);
+    let with = |more: &str| format!(r#"{{"channel": "sms", "to": "a"{more}}}"#);
+    for (pool, message, arguments, refusal) in [
+        ("notify:acme", with(""), "", "pool: \"notify:acme\" admits"),
+        ("two words", with(""), "", "pool: \"two words\" is not"),
+        ("mail", with(r#", "zone": 1"#), "", "zone: is not a field"),
+        (
+            "mail",
+            with(&format!(r#", "body": "{long}""#)),
+            "",
+            "message: is 270",
+        ),
+        (
+            "mail",
+            with(""),
+            ", unique_key => 'cron:a'",
+            "unique_key: begins",
+        ),
+        (
+            "mail",
+            with(""),
+            ", key => repeat('k', 513)",
+            "key: is 513 bytes",
+        ),
+        (
+            "mail",
+            with(""),
+            ", run_at => 'infinity'",
+            "run_at: \"infinity\" is",
+        ),
+    ] {
+        let sql = format!("select flyball.notify('{pool}', '{message}'{arguments})");
+        let (code, message) = fixture.as_role("owner", &sql).await.unwrap();
+        assert_eq!(code, "22023", "{message}");
+        let begin = format!("notify: {refusal}");
+        assert!(message.starts_with(&begin), "{message}");
     }
     assert_eq!(count(&fixture, "flyball.job").await, 0);
 }
