@@ -66,7 +66,7 @@ impl Caller {
     /// Returns true if the caller may give a throttle work: one that its token may use, unless it
     /// belongs to another tenant.
     pub fn may_enqueue_to(&self, throttle: &str) -> bool {
-        self.leave.may_use(throttle) && (self.tenant.is_none() || !self.is_foreign(throttle))
+        self.leave.may_use(throttle) && !self.is_foreign(throttle)
     }
 
     /// Returns true if the caller may take tokens from a throttle, return them and report how work
@@ -95,9 +95,10 @@ impl Caller {
         self.tenant.is_some() && tenant_of(throttle) == self.tenant.as_deref()
     }
 
-    /// Returns true if a throttle belongs to another tenant than the caller's.
-    fn is_foreign(&self, throttle: &str) -> bool {
-        tenant_of(throttle).is_some() && !self.owns(throttle)
+    /// Returns true if a throttle belongs to another tenant than the caller's; for operators none
+    /// does.
+    pub fn is_foreign(&self, throttle: &str) -> bool {
+        self.tenant.is_some() && tenant_of(throttle).is_some() && !self.owns(throttle)
     }
 
     /// Returns true if the caller sees everything about a throttle: operators do, and the tenant

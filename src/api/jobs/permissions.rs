@@ -173,7 +173,12 @@ impl JobCheck<'_> {
     fn check_throttle(&mut self, state: &JobsState) {
         let (token, job) = (self.caller.token_name(), self.job);
         let throttle = &job.throttle;
-        if !self.caller.may_enqueue_to(throttle) {
+        if self.caller.is_foreign(throttle) {
+            let message = format!(
+                "token {token} may not enqueue jobs to throttle {throttle}, which belongs to another tenant; name one of your own, or one that no tenant owns"
+            );
+            self.refuse("throttle", message);
+        } else if !self.caller.may_enqueue_to(throttle) {
             let allowed = self.caller.leave.throttles_reported();
             let message = format!(
                 "token {token} may not enqueue jobs to throttle {throttle}; allowed: {allowed}"

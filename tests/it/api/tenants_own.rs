@@ -240,3 +240,18 @@ async fn a_stream_tells_the_failures_and_changes_of_its_tenant_alone() {
     }
     assert!(!text.contains("zeta"), "{text}");
 }
+
+#[tokio::test]
+async fn a_job_for_the_throttle_of_another_tenant_is_refused_with_what_is_allowed() {
+    let world = two_tenants().await;
+    let admin = secret("admin");
+    let job = json!({
+        "kind": "http", "args": {"url": "https://example.com/"}, "throttle": "tenant:zeta/out",
+    });
+    let aimed = aim("/api/v1/jobs", Some(job), Expect::Within);
+    let (status, text) = answer(&world, "POST", Some(&admin), &aimed).await;
+    assert_eq!(status, 403, "{text}");
+    let allowed =
+        "which belongs to another tenant; name one of your own, or one that no tenant owns";
+    assert!(text.contains(allowed), "{text}");
+}
