@@ -7,6 +7,7 @@ pub mod cause;
 pub mod format;
 pub mod limits;
 pub(in crate::governor) mod reason;
+mod remedy;
 mod terms;
 pub mod view;
 pub mod why;

@@ -12,6 +12,7 @@ use jiff::Timestamp;
 
 use super::format::{number, seconds, tripped};
 use super::limits::{besides_rate, by_windows};
+use super::remedy;
 use super::view::{FindingView, GovernorView, OverrideView, SignalView};
 use crate::governor::actuator::{Actuator, is_breakers_zero};
 use crate::governor::decision::Decision;
@@ -89,7 +90,10 @@ fn found(requested: &WhyInput) -> String {
 fn because(requested: &WhyInput, status: &Status) -> Vec<String> {
     let knobs = &status.knobs;
     if knobs.paused {
-        return vec![format!("paused{}", writer(requested, status, " by"))];
+        return vec![
+            format!("paused{}", writer(requested, status, " by")),
+            remedy::resume(requested.name),
+        ];
     }
     let actuator = actuator(requested);
     let field = actuator.field();
@@ -223,11 +227,9 @@ fn by_hand(requested: &WhyInput, status: &Status, rate: &str) -> String {
         );
     }
     let set = writer(requested, status, " by");
-    if set.is_empty() {
-        format!("{rate}, set manually")
-    } else {
-        format!("{rate}, set{set}")
-    }
+    let set = if set.is_empty() { " manually" } else { &set };
+    let remedy = remedy::of_zero(requested.name, &status.knobs);
+    format!("{rate}, set{set}{remedy}")
 }
 
 /// Returns the phrases for a governed rate.
@@ -260,10 +262,10 @@ fn governed(requested: &WhyInput, status: &Status, rate: &str) -> Vec<String> {
         } else {
             view.actuator.field()
         };
-        let what = if field == "rps" { "a rate" } else { "a number" };
         return vec![
             format!("{rate}{who} ({field} 0)"),
-            format!("the governor leaves it stopped until someone sets {what}"),
+            "the governor leaves it stopped".to_owned(),
+            remedy::set(requested.name, field),
         ];
     }
     let mut parts = vec![format!("{rate}, {}", holds(requested, view))];

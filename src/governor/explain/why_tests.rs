@@ -227,14 +227,22 @@ fn a_hand_on_the_knob_has_a_name_a_time_and_a_reason() {
     paused.knobs.paused = true;
     assert_eq!(
         ask(Some(&paused), None, &[], Some(1)),
-        "paused by ann 5 min ago (\"deploy\"); 1 job waits."
+        "paused by ann 5 min ago (\"deploy\"); resume it with: flyball throttle resume reindex; 1 job \
+         waits."
     );
 
     let stopped = status(0.0, Mode::Off);
     let reported = ask(Some(&stopped), None, &[], None);
     assert_eq!(
         reported,
-        "stopped, set by ann 5 min ago (\"deploy\"); mode off: no governor controls it."
+        "stopped, set by ann 5 min ago (\"deploy\"); set a rate with: flyball throttle set reindex \
+         rps=10; mode off: no governor controls it."
+    );
+    let view = governed(1.0, |_, _| {});
+    assert_eq!(
+        ask(Some(&status(0.0, Mode::Auto)), Some(&view), &[], None),
+        "stopped by ann 5 min ago (\"deploy\") (rps 0); the governor leaves it stopped; set a rate \
+         with: flyball throttle set reindex rps=10."
     );
     let mut edited = Status {
         raw: [("rps", "5"), ("written", "20 - -")]
