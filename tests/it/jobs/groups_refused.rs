@@ -1,6 +1,6 @@
 //! Groups: what is refused, by name and with nothing changed, and whose groups a role reaches by SQL.
 
-use flyball::jobs::{Client, GroupState, NewGroup};
+use flyball::jobs::{Client, GroupFilter, GroupState, NewGroup};
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Executor};
 
@@ -259,4 +259,49 @@ async fn a_callback_whose_unique_key_another_job_holds_waits_until_it_is_free() 
         (GroupState::Ended, None)
     );
     assert!(ended.callback_job_id.is_some_and(|id| id != stranger));
+}
+
+#[tokio::test]
+async fn a_callback_whose_arguments_cannot_be_read_hides_no_group() {
+    let (database, queue) = queue().await;
+    for body in [
+        format!("{}{}", "[".repeat(300), "]".repeat(300)),
+        "1e400".to_owned(),
+        "\"x\"".to_owned(),
+    ] {
+        let create = format!(
+            "select flyball.create_group('{{\"kind\": \"http\", \"args\": {{\"url\": \"https://example.com/\", \"body\": {body}}}}}')"
+        );
+        database
+            .pool()
+            .execute(AssertSqlSafe(create))
+            .await
+            .unwrap();
+    }
+    for state in [None, Some(GroupState::Open)] {
+        let filter = GroupFilter {
+            state,
+            limit: 10,
+            ..GroupFilter::default()
+        };
+        let listed = queue.groups(&filter).await.unwrap();
+        let args: Vec<&Value> = listed
+            .iter()
+            .map(|group| {
+                let callback = group.callback.as_ref().unwrap();
+                assert_eq!(callback["kind"], "http");
+                &callback["args"]
+            })
+            .collect();
+        assert_eq!(args.len(), 3);
+        assert_eq!(
+            args[0],
+            &json!({"url": "https://example.com/", "body": "x"}),
+            "newest first"
+        );
+        assert!(args[1].as_str().unwrap().contains("00000"), "as its text");
+        assert!(args[2].as_str().unwrap().contains("[[["), "as its text");
+        let shown = queue.group(listed[2].id, None).await.unwrap();
+        assert_eq!(shown.as_ref(), Some(&listed[2]));
+    }
 }

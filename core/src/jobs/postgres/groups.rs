@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use jiff_sqlx::ToSqlx;
 use serde_json::Value;
+use sqlx::postgres::PgRow;
 use sqlx::types::Json;
 use sqlx::{PgExecutor, Row};
 
@@ -15,6 +16,7 @@ use crate::jobs::{
     CancelledGroup, CreatedGroup, Error, GroupFilter, GroupJob, GroupState, JobGroup, NewGroup,
     NewJob, OpenGroups, SealAnswer, check, redact, secret,
 };
+use crate::postgres::json_or_text;
 
 pub(super) const CREATE: &str = "
 select group_id, job_ids, duplicates from flyball.create_group($1, $2, $3)";
@@ -28,24 +30,51 @@ pub(super) const SEAL: &str = "select flyball.seal_group($1)";
 pub(super) const SEAL_OF: &str = "
 select flyball.seal_group_of($1, case when $2::text is not null then 'tenant:' || $2 end)";
 
-pub(super) const SHOW: &str = "
-select flyball.group_view(g) from flyball.job_group g where g.id = $1 and ($2::text is null or g.tenant = $2)";
+// The arguments of a callback stand apart: Postgres keeps what cannot be read here, such as lists in
+// lists by the hundred, and one such group must hide no other.
+macro_rules! view {
+    ($group:literal) => {
+        concat!(
+            "
+select flyball.group_view(",
+            $group,
+            ") #- '{callback,args}' as shown,
+    flyball.shown_args((",
+            $group,
+            ").callback ->> 'kind', (",
+            $group,
+            ").callback -> 'args') as args"
+        )
+    };
+}
 
-pub(super) const LIST: &str = "
-select flyball.group_view(g) from flyball.job_group g where g.id < $1 order by g.id desc limit $2";
+pub(super) const SHOW: &str = concat!(
+    view!("g"),
+    "
+from flyball.job_group g where g.id = $1 and ($2::text is null or g.tenant = $2)"
+);
 
-pub(super) const LIST_OF_TENANT: &str = "
-select flyball.group_view(g) from flyball.job_group g
+pub(super) const LIST: &str = concat!(
+    view!("g"),
+    "
+from flyball.job_group g where g.id < $1 order by g.id desc limit $2"
+);
+
+pub(super) const LIST_OF_TENANT: &str = concat!(
+    view!("g"),
+    "
+from flyball.job_group g
 where g.tenant = $3 and g.tenant <> '' and g.id < $1
 order by g.id desc
-limit $2";
+limit $2"
+);
 
 // A filter is held against a bounded number of groups, however many there are.
 macro_rules! filtered {
     ($of:literal) => {
         concat!(
+            view!("w.g"),
             "
-select flyball.group_view(w.g)
 from (select o.id, o as g from flyball.job_group o where o.id < $1 and ",
             $of,
             " order by o.id desc limit 20000) w
@@ -185,12 +214,12 @@ impl Queue {
 
     /// Returns a group with its counts; with a tenant, only if the group belongs to it.
     pub async fn group(&self, id: i64, tenant: Option<&str>) -> Result<Option<JobGroup>, Error> {
-        let found: Option<Json<JobGroup>> = sqlx::query_scalar(SHOW)
+        let found = sqlx::query(SHOW)
             .bind(id)
             .bind(tenant)
             .fetch_optional(&self.pool)
             .await?;
-        Ok(found.map(shown))
+        found.as_ref().map(shown).transpose()
     }
 
     /// Returns a page of groups, newest first. A state or a time is looked for among the next 20,000
@@ -206,7 +235,7 @@ impl Queue {
             (None, true) if filter.state == Some(GroupState::Open) => LIST_OPEN,
             (None, true) => LIST_FILTERED,
         };
-        let mut query = sqlx::query_scalar(statement).bind(before).bind(limit);
+        let mut query = sqlx::query(statement).bind(before).bind(limit);
         if filter.tenant.is_some() || is_filtered {
             query = query.bind(&filter.tenant);
         }
@@ -215,8 +244,8 @@ impl Queue {
                 .bind(filter.created_before.map(ToSqlx::to_sqlx))
                 .bind(filter.state.map(GroupState::as_str));
         }
-        let found: Vec<Json<JobGroup>> = query.fetch_all(&self.pool).await?;
-        Ok(found.into_iter().map(shown).collect())
+        let found = query.fetch_all(&self.pool).await?;
+        found.iter().map(shown).collect()
     }
 
     /// Counts the groups that nobody has sealed for this long, up to 1000, and returns the time at
@@ -312,17 +341,20 @@ pub struct Settled {
     pub calls: u64,
 }
 
-/// Returns a group as it is shown: without the secrets and credentials of its callback.
-fn shown(Json(mut group): Json<JobGroup>) -> JobGroup {
-    if let Some(callback) = &mut group.callback {
+/// Returns a group as it is shown: without the secrets and credentials of its callback, and with the
+/// text of arguments that cannot be read.
+fn shown(row: &PgRow) -> Result<JobGroup, Error> {
+    let Json(mut group): Json<JobGroup> = row.try_get("shown")?;
+    let mut args = json_or_text(row, "args");
+    if let Some(Value::Object(callback)) = &mut group.callback
+        && !args.is_null()
+    {
         let kind = callback.get("kind").and_then(Value::as_str);
-        let kind = kind.unwrap_or_default().to_owned();
-        if let Some(args) = callback.get_mut("args") {
-            secret::mask(args);
-            redact::mask_args(&kind, args);
-        }
+        secret::mask(&mut args);
+        redact::mask_args(kind.unwrap_or_default(), &mut args);
+        callback.insert("args".to_owned(), args);
     }
-    group
+    Ok(group)
 }
 
 /// Returns true if the end of a job is counted: it is a member of a group or has webhooks. The last bit
@@ -331,7 +363,7 @@ pub fn wants_end(job_id: i64) -> bool {
     job_id & 1 == 1
 }
 
-fn created(row: &sqlx::postgres::PgRow) -> Result<CreatedGroup, Error> {
+fn created(row: &PgRow) -> Result<CreatedGroup, Error> {
     let ids: Option<Vec<i64>> = row.try_get("job_ids")?;
     let duplicates: Option<Vec<bool>> = row.try_get("duplicates")?;
     let jobs = ids
