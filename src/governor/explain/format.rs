@@ -1,14 +1,22 @@
 //! Numbers and durations in sentences.
 
-/// Formats a value for people: three digits, no trailing zeros.
+/// Formats a value for people: three digits, of which two are behind the point from 0.1 to 10, and
+/// no trailing zeros.
 pub fn number(value: f64) -> String {
-    let text = match value.abs() {
-        a if a == 0.0 || (99.95..1e9).contains(&a) => return format!("{value:.0}"),
+    let decimals = match value.abs() {
         a if a >= 1e9 => return format!("{value:.2e}"),
-        a if a >= 9.995 => format!("{value:.1}"),
-        a if a >= 0.01 => format!("{value:.2}"),
+        a if a == 0.0 || a >= 99.95 => return format!("{value:.0}"),
+        a if a >= 9.995 => 1,
+        a if a >= 0.0995 => 2,
+        // A rate may be a millionth, and a person reads no exponents.
+        a if a >= 0.009_95 => 4,
+        a if a >= 0.000_995 => 5,
+        a if a >= 0.000_099_5 => 6,
+        a if a >= 0.000_009_95 => 7,
+        a if a >= 0.000_000_995 => 8,
         _ => return format!("{value:.2e}"),
     };
+    let text = format!("{value:.decimals$}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
@@ -27,5 +35,31 @@ pub fn tripped(by: &str, height: f64) -> String {
     match by {
         "" => "the leader before tripped it and could not record the signal".to_owned(),
         by => format!("{by} rose to {} x its setpoint", number(height)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_rate_keeps_its_digits() {
+        for (value, text) in [
+            (5e9, "5.00e9"),
+            (123.4, "123"),
+            (34.21, "34.2"),
+            (2.0, "2"),
+            (0.333, "0.33"),
+            (-0.015, "-0.015"),
+            (0.0125, "0.0125"),
+            (0.01, "0.01"),
+            (0.0045, "0.0045"),
+            (0.0001, "0.0001"),
+            (0.000_001, "0.000001"),
+            (1e-9, "1.00e-9"),
+            (0.0, "0"),
+        ] {
+            assert_eq!(number(value), text);
+        }
     }
 }
