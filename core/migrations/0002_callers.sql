@@ -211,11 +211,12 @@ begin
 end $$;
 
 -- The function that the caller has called, for a refusal: messages, and the jobs of a new group, are
--- enqueued like all jobs, and the context of the call tells.
+-- enqueued like all jobs, and many jobs column by column; the context of the call tells.
 create function flyball.called_function(context text, otherwise text) returns text
 language sql immutable parallel safe
 return case when context ~ '\mflyball\.notify\(' then 'notify' when context ~ '\mflyball\.notify_many\(' then 'notify_many'
-    when context ~ '\mflyball\.create_group\(' then 'create_group' else otherwise end;
+    when context ~ '\mflyball\.create_group\(' then 'create_group' when context ~ '\mflyball\.enqueue_many\(' then 'enqueue_many'
+    when context ~ '\mflyball\.enqueue_rows\(' then 'enqueue_rows' else otherwise end;
 
 -- The actor: the owner of the schema may name another one, as the server does; every other caller
 -- is recorded under the name of its role. The server appends the token after a unit separator, and

@@ -449,7 +449,7 @@ async fn columns_of_another_shape_and_numbers_of_any_size_are_refused() {
         .unwrap_err()
         .to_string();
     assert!(
-        refused.contains("jobs[0].key: must not be null"),
+        refused.contains("enqueue_rows: jobs[0].key: must not be null"),
         "{refused}"
     );
 }
