@@ -45,7 +45,8 @@ pub enum BatchStatus {
 /// The record of a message before an attempt.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BegunDelivery {
-    /// The reason for the recipient's suppression; `None` if it is not suppressed.
+    /// The reason for the recipient's suppression, empty for the message of a tenant, which reads
+    /// no suppressions; `None` if it is not suppressed.
     pub suppressed: Option<String>,
     /// Attempts recorded so far.
     pub attempts: i32,

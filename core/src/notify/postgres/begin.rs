@@ -19,7 +19,7 @@ const BEHIND_S: f64 = 10.0;
 
 // Laterals with a limit are one probe of an index each. Of the messages for a recipient whose rest
 // is over, one goes first; rows locked by a concurrent statement are skipped, because that
-// statement chooses the first.
+// statement chooses the first. A tenant reads no suppression, so its messages get no reason.
 pub(super) const BEGIN: &str = "
 with requested as materialized (
     select a.job_id, a.channel, a.digest, a.n
@@ -43,7 +43,8 @@ first as (
     where r.channel = due.channel and r.recipient_digest = due.recipient_digest
     returning r.channel, r.recipient_digest
 )
-select u.reason, d.attempt_count, d.last_outcome, d.was_ambiguous, d.requeued_at, j.since as waits_since,
+select case when u.reason is null or coalesce(j.tenant, '') = '' then u.reason else '' end as reason,
+    d.attempt_count, d.last_outcome, d.was_ambiguous, d.requeued_at, j.since as waits_since,
     coalesce(extract(epoch from clock_timestamp() - j.since), 0)::float8 as waited_s,
     d.state, b.state as batch_state, r.failures,
     case
@@ -61,7 +62,7 @@ left join lateral (
     from flyball.delivery h where h.job_id = s.job_id limit 1
 ) d on true
 left join lateral (
-    select greatest(h.created_at, h.run_at, d.requeued_at, flyball.held_until_of(h.id, h.args)) as since from flyball.job h
+    select greatest(h.created_at, h.run_at, d.requeued_at, flyball.held_until_of(h.id, h.args)) as since, h.tenant from flyball.job h
     where h.id = s.job_id limit 1
 ) j on true
 left join lateral (

@@ -300,6 +300,22 @@ async fn a_digest_reveals_nothing_without_the_key_that_only_postgres_has() {
 }
 
 #[tokio::test]
+async fn the_message_of_a_tenant_does_not_get_the_reason_of_a_suppression() {
+    let (database, queue, deliveries) = store().await;
+    let own = enqueue_one(&queue, message("a@b.c")).await;
+    let of_tenant = enqueue_one(&queue, message("a@b.c")).await;
+    let sql = format!(
+        "update flyball.job set tenant = 'acme' where id = {of_tenant};
+         select flyball.suppress('email', 'a@b.c', 'a note of the operators')"
+    );
+    run(&database, &sql).await;
+
+    let begun = async |job_id| begun(&deliveries, job_id, "a@b.c").await.suppressed;
+    assert_eq!(begun(own).await.as_deref(), Some("a note of the operators"));
+    assert_eq!(begun(of_tenant).await.as_deref(), Some(""));
+}
+
+#[tokio::test]
 async fn a_suppressed_recipient_is_reported_before_an_attempt() {
     let (database, queue, deliveries) = store().await;
     let id = enqueue_one(&queue, message("a@b.c")).await;
