@@ -238,6 +238,25 @@ async fn no_table_has_the_id_an_address_a_key_or_a_digest_afterwards() {
     assert_eq!(again.unwrap(), Default::default());
 }
 
+#[tokio::test]
+async fn the_log_keeps_what_was_done_for_the_same_id_of_another_tenant() {
+    let gates = GatesFixture::new("").await;
+    let signed = Attribution {
+        by: "ann".to_owned(),
+        ..Attribution::default()
+    };
+    for tenant in ["acme", "zeta"] {
+        gates.gates.replan(tenant, ID, &signed).await.unwrap();
+    }
+    let profiles = RecipientProfiles::new(gates.fixture.queue.pool.clone());
+    profiles.erase("acme", ID, &signed).await.unwrap();
+    let shown = format!(
+        "select string_agg((after ->> 'tenant') || ' ' || (subject = '{ID}')::text, ', ' order by id)
+         from flyball.audit where action = 'recipient.replan'"
+    );
+    assert_eq!(text(&gates, shown).await, "acme false, zeta true");
+}
+
 /// A planner took the message before, and commits what it found while the message is erased.
 #[tokio::test]
 async fn what_a_planner_writes_while_a_recipient_is_erased_goes_too() {

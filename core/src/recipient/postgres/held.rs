@@ -37,7 +37,8 @@ with replanned as materialized (
     select flyball.replan($1::text[]::uuid[]) as messages
 )
 select r.messages, flyball.write_audit(null, $2, 'recipient.replan',
-    case when octet_length($3::text) > 128 then '***' else flyball.shown_recipient($3) end, null, jsonb_build_object('messages', r.messages), $4)
+    case when octet_length($3::text) > 128 then '***' else flyball.shown_recipient($3) end, null,
+    jsonb_build_object('tenant', $5::text, 'messages', r.messages), $4)
 from replanned r";
 
 /// Held messages by gate, and items by type of digest.
@@ -125,6 +126,7 @@ pub async fn replan(
         .bind(signed.line())
         .bind(recipient)
         .bind(&signed.why)
+        .bind(tenant)
         .fetch_one(&mut transaction)
         .await?;
     transaction.commit().await?;
