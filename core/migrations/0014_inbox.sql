@@ -440,7 +440,8 @@ end $$;
 -- Erases the inbox of a recipient, and what its channel keeps of it; returns the number of
 -- messages. The caller commits soon, because a message to this recipient waits until then. Open
 -- devices are told to list it again by a notification with a mark: a publication would keep the
--- name of the recipient.
+-- name of the recipient. The channel has this name too, so it counts as long unused: the next round
+-- of `forget_channels` forgets it.
 create function flyball.erase_inbox(tenant text, recipient text) returns bigint
 language plpgsql volatile set enable_seqscan = off set search_path = pg_catalog, pg_temp set jit = off as $$
 #variable_conflict use_column
@@ -457,7 +458,8 @@ begin
     delete from flyball.publication p where p.tenant = erase_inbox.tenant and p.channel = own_channel;
     delete from flyball.channel_message m where m.tenant = erase_inbox.tenant and m.channel = own_channel and m."offset" > 0;
     -- Beyond the next message: a device that was away and has all messages must list again as well.
-    update flyball.channel c set first_offset = c.last_offset + 2 where c.tenant = erase_inbox.tenant and c.name = own_channel;
+    update flyball.channel c set first_offset = c.last_offset + 2, used_at = 'epoch'
+    where c.tenant = erase_inbox.tenant and c.name = own_channel;
     if removed > 0 then
         perform pg_notify('flyball_channel', 'erased ' || flyball.tenant_mark(erase_inbox.tenant || chr(31) || own_channel));
     end if;

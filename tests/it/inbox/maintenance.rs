@@ -254,5 +254,15 @@ async fn erasing_a_recipient_erases_its_inbox_and_what_its_channel_keeps() {
     device.send(&resumed(&told)).await;
     let answer = device.next_of("subscribed").await;
     assert_eq!(answer["recovered"], json!(true));
+
+    // The name of the channel is forgotten with the next round, and not when it is long unused.
+    let named = "select count(*) from flyball.channel where name = '$inbox/ada'";
+    assert_eq!(inbox.count(named).await, 1);
+    let path = "/api/v1/recipients/ada";
+    let (status, _) = inbox.ask("acme", Method::DELETE, path, None).await;
+    assert_eq!(status, 200);
+    let round = "select f.forgotten from flyball.forget_channels('', '', 1000) f";
+    inbox.count(round).await;
+    assert_eq!(inbox.count(named).await, 0);
     inbox.program.stop().await;
 }
