@@ -10,6 +10,7 @@ mod dry_run;
 mod erasing;
 mod explain;
 mod explain_items;
+mod explain_rescheduled;
 mod explain_sources;
 mod failing;
 mod faults;

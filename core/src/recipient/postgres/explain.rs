@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use jiff_sqlx::Timestamp as SqlTimestamp;
 use serde::Serialize;
 use sqlx::postgres::PgRow;
@@ -45,6 +45,10 @@ left join lateral (select * from flyball.message_plan h where h.job_id = n.job_i
 left join lateral (select * from flyball.scheduled h where h.job_id = n.job_id limit 1) s on true
 left join lateral (select h.job_id from flyball.lease h where h.job_id = n.job_id limit 1) l on true
 where n.job_id = $1 and ($2::text is null or n.tenant = $2)";
+
+/// The time behind the end of a hold within which its message goes as it was told: an attempt that
+/// holds a message puts it back a moment after it has looked.
+const PUT_BACK: SignedDuration = SignedDuration::from_mins(1);
 
 /// The place of a message on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +93,22 @@ struct Recorded {
     carriers: Vec<i64>,
 }
 
+impl Recorded {
+    /// Returns the time to which somebody has rescheduled a held message, behind the end of its
+    /// hold.
+    fn rescheduled_for(&self) -> Option<Timestamp> {
+        let is_held =
+            self.place == Place::Held && matches!(self.plan, Some(MessagePlan::Held { .. }));
+        let (until, run_at) = (self.until?, self.run_at?);
+        (is_held && run_at.duration_since(until) > PUT_BACK).then_some(run_at)
+    }
+
+    /// Returns the time at which a held message goes, as far as is known.
+    fn held_until(&self) -> Option<Timestamp> {
+        self.rescheduled_for().or(self.until)
+    }
+}
+
 /// The gate that holds a message, or the digest that has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "api", derive(utoipa::ToSchema))]
@@ -123,7 +143,7 @@ fn standing_of(found: Recorded) -> MessageStanding {
             rule: hold.rule.clone(),
             until: hold.until,
         }),
-        planned_at: last.and(found.until),
+        planned_at: last.and(found.held_until()),
         digest: found.digest,
     }
 }
@@ -169,7 +189,7 @@ fn explained(
     forecast: Option<GateForecast>,
 ) -> MessageExplanation {
     let planned_at = match found.place {
-        Place::Held => found.until,
+        Place::Held => found.held_until(),
         Place::Over | Place::Running => None,
         Place::Unplanned | Place::AtPool => forecast.as_ref().and_then(|next| next.goes_at),
     };
@@ -281,7 +301,10 @@ fn state_sentence(id: i64, found: &Recorded, forecast: Option<&GateForecast>) ->
                 }
                 _ => String::new(),
             };
-            format!("message {id} {}{then}", sentence(plan))
+            let put_off = found.rescheduled_for();
+            let put_off = put_off.map(|at| format!("; it was rescheduled for {at:.0}"));
+            let put_off = put_off.unwrap_or_default();
+            format!("message {id} {}{put_off}{then}", sentence(plan))
         }
         (_, Place::Held | Place::AtPool) => {
             format!("message {id} has passed its gates and waits for its throttle and an account")
@@ -370,7 +393,7 @@ async fn foresee(
     let mut reading = Reading::of(connection, &input, &candidate, rules).await?;
     if found.place != Place::Unplanned && !found.sleeps {
         reading.lift(&input);
-        let at = found.until.filter(|_| found.place == Place::Held);
+        let at = found.held_until().filter(|_| found.place == Place::Held);
         let at = at.map_or(now, |until| until.max(now));
         let next = reading.look((0, 0.0), |rows| verify(&candidate, policy, rows, at));
         return Ok(Some(forecast(&next, at, false)));

@@ -1,0 +1,39 @@
+//! Explanations of held messages whose jobs somebody has rescheduled.
+
+use flyball::jobs::Attribution;
+use jiff::Timestamp;
+use serde_json::json;
+
+use super::fixture::GatesFixture;
+
+const TWO_DAYS_S: i64 = 2 * 86_400;
+
+#[tokio::test]
+async fn a_held_message_that_is_put_off_tells_the_new_time() {
+    let gates = GatesFixture::new("").await;
+    gates.profile("ada", gates.quiet_today().await).await;
+    let (id, plan) = gates
+        .planned(json!({"recipient": "ada", "category": "billing"}))
+        .await;
+    let until = plan.planned_at(gates.now().await).unwrap();
+    let later = Timestamp::from_second(until.as_second() + TWO_DAYS_S).unwrap();
+    let signed = Attribution::default();
+    let queue = &gates.fixture.queue;
+    queue.reschedule(id, later, &signed).await.unwrap();
+
+    let found = gates.gates.explain(id, None).await.unwrap().unwrap();
+    let told = format!("; it was rescheduled for {later:.0}");
+    assert!(found.sentence.contains(&told), "{}", found.sentence);
+    assert_eq!(found.planned_at, Some(later));
+    assert_eq!(found.forecast.unwrap().goes_at, Some(later));
+    let standing = gates.gates.standing(id).await.unwrap();
+    assert_eq!(standing.planned_at, Some(later));
+    assert!(standing.held_by.unwrap().until < later, "the hold itself");
+
+    // An earlier time does not end the hold: the attempt holds the message again.
+    let early = Timestamp::from_second(1).unwrap();
+    queue.reschedule(id, early, &signed).await.unwrap();
+    let found = gates.gates.explain(id, None).await.unwrap().unwrap();
+    let planned_at = found.planned_at.unwrap();
+    assert_eq!(planned_at.as_second(), until.as_second());
+}
