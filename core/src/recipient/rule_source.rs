@@ -1,12 +1,15 @@
 //! The source of a rule: who set it, and when.
 
 use jiff::Timestamp;
+use jiff::tz::TimeZone;
 use serde::Serialize;
 
 use super::candidate::Candidate;
 use super::gate::MessageGate;
-use super::gates::{GatePolicy, cap_lists};
+use super::gates::{GatePolicy, cap_lists, zone_of};
 use super::presets::QUIET_PRESETS;
+use super::profile::Profile;
+use super::quiet::QuietRule;
 use super::rules_origin::RulesOrigin;
 
 /// The one who set a rule, and the time.
@@ -15,7 +18,7 @@ use super::rules_origin::RulesOrigin;
 pub struct RuleSource {
     /// The place of the rule: `rules` in their file, `shipped` if that does not change them, the
     /// `profile` of the recipient, the `defaults` of its tenant, the `message` itself, a
-    /// `suppression`, or `gone` if the rules changed since the gates looked.
+    /// `suppression`, or `gone` if the rules or the profile changed since the gates looked.
     pub of: &'static str,
     /// The file and the line, of a rule in a file; else empty.
     #[cfg_attr(feature = "api", schema(example = "recipients.toml, line 12"))]
@@ -84,22 +87,21 @@ pub fn source_of(
     let origin = &policy.rules.origin;
     match gate {
         MessageGate::Suppression => Some(RuleSource::new("suppression")),
-        MessageGate::Preferences => {
-            let own = &policy.profile.preferences;
-            let own = own.choice(message.channel, message.category, message.template);
-            Some(RuleSource::new(match own {
-                Some(_) => "profile",
-                None => "defaults",
-            }))
-        }
+        MessageGate::Preferences => Some(source_of_profile(policy, |profile| {
+            let mut choices = profile.preferences.0.iter();
+            choices.any(|choice| !choice.wanted && choice.to_string() == rule)
+        })),
         MessageGate::QuietHours => {
             let is_preset = |(word, _): &(&str, _)| rule.starts_with(word);
             if QUIET_PRESETS.iter().any(is_preset) {
                 let line = origin.line_of_presets(message.category);
                 return Some(RuleSource::in_file(origin, line));
             }
-            let is_own = policy.profile.quiet.contains_key(&message.channel);
-            Some(RuleSource::new(if is_own { "profile" } else { "defaults" }))
+            let zone = zone_of(message, policy).cloned().unwrap_or(TimeZone::UTC);
+            Some(source_of_profile(policy, |profile| {
+                let hours = profile.quiet.get(&message.channel);
+                hours.is_some_and(|one| QuietRule::new(one.clone(), zone.clone()).name == rule)
+            }))
         }
         MessageGate::LocalTime => Some(RuleSource::new("message")),
         MessageGate::Caps => Some(source_of_cap(rule, message, policy)),
@@ -111,6 +113,17 @@ pub fn source_of(
         }
         MessageGate::Deadline | MessageGate::Dedup | MessageGate::Pool => None,
     }
+}
+
+/// Returns the source of a rule of the profile or of the defaults, whichever has it.
+fn source_of_profile(policy: GatePolicy<'_>, has_rule: impl Fn(&Profile) -> bool) -> RuleSource {
+    RuleSource::new(if has_rule(policy.profile) {
+        "profile"
+    } else if has_rule(policy.defaults) {
+        "defaults"
+    } else {
+        "gone"
+    })
 }
 
 fn source_of_cap(rule: &str, message: &Candidate<'_>, policy: GatePolicy<'_>) -> RuleSource {

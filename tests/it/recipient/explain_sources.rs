@@ -112,6 +112,32 @@ async fn quiet_hours_and_preferences_name_the_author_of_the_profile_or_of_the_de
 }
 
 #[tokio::test]
+async fn a_rule_that_a_profile_had_is_not_told_as_that_of_its_next_author() {
+    let gates = GatesFixture::new("[categories.online]\nquiet = \"drop\"\n").await;
+    let mut profile = gates.quiet_today().await;
+    profile["preferences"] = json!({"categories": {"product": false}});
+    put(&gates, "ada", profile, "ann").await;
+    let to_ada = |category: &str| json!({"recipient": "ada", "category": category});
+    let (unwanted, _) = gates.planned(to_ada("product")).await;
+    let (dropped, _) = gates.planned(to_ada("online")).await;
+    let ended = [(unwanted, "preferences"), (dropped, "quiet_hours")];
+    for (id, gate) in ended {
+        let (found, _) = source(&gates, id, gate).await;
+        assert_eq!((found.of, found.by.as_str()), ("profile", "ann"), "{gate}");
+    }
+    let wanted = json!({
+        "addresses": {"sms": "+15550111"}, "preferences": {"categories": {"product": true}},
+    });
+    put(&gates, "ada", wanted, "bob").await;
+    for (id, gate) in ended {
+        let (found, sentence) = source(&gates, id, gate).await;
+        assert_eq!((found.of, found.by.as_str()), ("gone", ""), "{gate}");
+        let told = "; the rules have changed since";
+        assert!(sentence.ends_with(told), "{sentence}");
+    }
+}
+
+#[tokio::test]
 async fn a_suppression_tells_since_when() {
     let gates = GatesFixture::new("").await;
     let suppressed = sqlx::query("select flyball.suppress('sms', '+15550100', 'asked to')");
