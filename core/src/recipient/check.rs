@@ -107,7 +107,8 @@ pub struct RecipientCheck {
     pub digests: Vec<DigestView>,
     /// Its messages on the channel that wait, next to go first; at most 100.
     pub held: Vec<HeldView>,
-    /// Its newest messages on the channel that gates looked at, newest first; at most 20.
+    /// Its newest messages on the channel that a cap counted or a gate held, collected or ended,
+    /// newest first; at most 20.
     pub history: Vec<PastMessage>,
     /// The way of such a message through the gates now. Duplicates are not looked for.
     pub forecast: GateForecast,
