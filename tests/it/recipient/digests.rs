@@ -304,6 +304,10 @@ async fn messages_that_the_release_keeps_apart_wake_together_if_they_are_enough(
     let gates = GatesFixture::new(AWAY).await;
     let held = gates.asleep(3).await;
     gates.wake(held[0]).await;
+    let found = gates.gates.explain(held[0], None).await.unwrap().unwrap();
+    let open = found.digest.unwrap();
+    let shown = (open.kind.as_str(), open.actor.as_str());
+    assert_eq!(shown, ("while-you-were-away", ""), "a category is no actor");
     gates.close().await;
     let closed = gates.closed().await;
     assert_eq!(closed.len(), 1);

@@ -10,6 +10,7 @@ use super::statement::query_unprepared;
 use crate::jobs::{Attribution, Error};
 use crate::postgres::{Db, Transaction};
 use crate::recipient::address::RecipientKey;
+use crate::recipient::digest::COALESCED;
 use crate::recipient::explain::DigestView;
 use crate::recipient::rules::RecipientRules;
 
@@ -156,14 +157,17 @@ fn view(row: &PgRow) -> Result<DigestView, sqlx::Error> {
         row.try_get::<SqlTimestamp, _>(column)
             .map(SqlTimestamp::to_jiff)
     };
+    let (kind, key): (String, String) = (row.try_get("type")?, row.try_get("key")?);
+    // Messages that slept have a digest for each category.
+    let actor = Some(key).filter(|_| kind != COALESCED).unwrap_or_default();
     Ok(DigestView {
         id: row.try_get("id")?,
         tenant: row.try_get("tenant")?,
-        kind: row.try_get("type")?,
+        kind,
         channel: row.try_get("channel")?,
         recipient: row.try_get("recipient_id")?,
         to: row.try_get("address")?,
-        actor: row.try_get("key")?,
+        actor,
         opened_at: time("opened_at")?,
         closes_at: time("closes_at")?,
         items: usize::try_from(row.try_get::<i32, _>("items")?).unwrap_or(0),
