@@ -928,9 +928,10 @@ end $$;
 -- digests of addresses. Returns the numbers. It reads every message of the tenant that is kept, and
 -- looks again for what planners and closers wrote meanwhile; items in digests of other keys end
 -- too. Suppressions stay: they say that this address wants nothing, and the address cannot be read
--- there. It locks in the order of planners, which take messages, then claims, lists and digests,
--- and changes records at the end, as planners and closers do: so none waits for the other. A digest
--- that closes meanwhile leaves messages, which the next look finds.
+-- there. It locks batches before their messages, as their cancellation does, then in the order of
+-- planners, which take messages, then claims, lists and digests, and changes records at the end, as
+-- planners and closers do: so none waits for the other. A digest that closes meanwhile leaves
+-- messages, which the next look finds.
 create function flyball.erase_recipient(tenant text, id text, keys uuid[], digests bytea[], by text, why text,
     out had_profile boolean, out caps bigint, out reservations bigint, out claims bigint, out digests_closed bigint,
     out items bigint, out messages bigint,
@@ -985,6 +986,26 @@ begin
     caps := 0;
     closed := '{}';
     cancelled := 0;
+    -- Batches that are still being enqueued. What one has enqueued is committed when its row is
+    -- locked, so the looks find it; what is left is left out here.
+    perform from flyball.batch b where b.tenant = erase_recipient.tenant and b.messages <> '[]' order by b.id for update;
+    with left_out as (
+        select b.id, (
+            select coalesce(jsonb_agg(m.value order by m.n), '[]') from jsonb_array_elements(b.messages) with ordinality as m(value, n)
+            where not coalesce(m.value -> 'args' ->> 'recipient' = erase_recipient.id, false)
+                and not flyball.is_addressed_to(
+                    m.value -> 'args' ->> 'channel', m.value -> 'args' ->> 'to', addresses, spellings)) as messages
+        from flyball.batch b where b.tenant = erase_recipient.tenant and b.messages <> '[]'
+    ),
+    changed as (
+        update flyball.batch b
+        set messages = l.messages, not_enqueued = b.not_enqueued + jsonb_array_length(b.messages) - jsonb_array_length(l.messages)
+        from left_out l
+        where b.id = l.id and jsonb_array_length(l.messages) < jsonb_array_length(b.messages)
+        returning b.id, l.messages
+    )
+    select cancelled + coalesce(sum(jsonb_array_length(o.messages) - jsonb_array_length(c.messages)), 0) into cancelled
+    from changed c join flyball.batch o on o.id = c.id;
     -- Until nothing more is found: a planner writes what it found for its messages, and a closer
     -- the message of a digest, when they commit. The end of messages waits for those who have them,
     -- so another look sees what they wrote.
@@ -1070,24 +1091,6 @@ begin
         from flyball.delivery h where h.job_id = any (all_jobs || all_items)
     ) s
     where d.job_id = s.job_id;
-    -- Recipients of batches that are still being enqueued.
-    with left_out as (
-        select b.id, (
-            select coalesce(jsonb_agg(m.value order by m.n), '[]') from jsonb_array_elements(b.messages) with ordinality as m(value, n)
-            where not coalesce(m.value -> 'args' ->> 'recipient' = erase_recipient.id, false)
-                and not flyball.is_addressed_to(
-                    m.value -> 'args' ->> 'channel', m.value -> 'args' ->> 'to', addresses, spellings)) as messages
-        from flyball.batch b where b.tenant = erase_recipient.tenant and b.messages <> '[]'
-    ),
-    changed as (
-        update flyball.batch b
-        set messages = l.messages, not_enqueued = b.not_enqueued + jsonb_array_length(b.messages) - jsonb_array_length(l.messages)
-        from left_out l
-        where b.id = l.id and jsonb_array_length(l.messages) < jsonb_array_length(b.messages)
-        returning b.id, l.messages
-    )
-    select cancelled + coalesce(sum(jsonb_array_length(o.messages) - jsonb_array_length(c.messages)), 0) into cancelled
-    from changed c join flyball.batch o on o.id = c.id;
     update flyball.message_plan p
     set recipient = '00000000-0000-0000-0000-000000000000',
         state = case when p.state = 'held' then 'ended' else p.state end,

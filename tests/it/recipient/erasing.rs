@@ -292,6 +292,35 @@ async fn what_a_planner_writes_while_a_recipient_is_erased_goes_too() {
     assert_eq!(gates.count(left).await, 0);
 }
 
+/// A batch has enqueued its messages, and commits them while the recipient is erased.
+#[tokio::test]
+async fn the_messages_of_a_batch_that_is_being_enqueued_go_too() {
+    let gates = GatesFixture::new("").await;
+    let batch = text(
+        &gates,
+        format!(
+            "insert into flyball.batch (tenant, module, state, pool, priority, recipients, messages)
+             values ('', '', 'expanding', 'own', 2, 1, jsonb_build_array(jsonb_build_object('key', '', 'args',
+                jsonb_build_object('channel', 'sms', 'to', '{PHONE}', 'recipient', '{ID}', 'body', 'Dear Grace'))))
+             returning id::text"
+        ),
+    )
+    .await;
+    let mut expansion = gates.fixture.database.pool().begin().await.unwrap();
+    let expand = format!("select flyball.expand_batch({batch})");
+    expansion.execute(AssertSqlSafe(expand)).await.unwrap();
+    let erasing = erasing_that_waits(&gates).await;
+    expansion.commit().await.unwrap();
+
+    let erased = erasing.await.unwrap().unwrap();
+    assert_eq!(erased.cancelled, 1, "{erased:?}");
+    let id = gates
+        .count("select job_id from flyball.batch_message")
+        .await;
+    assert_eq!(gates.fixture.state(id).await, State::Cancelled);
+    assert_eq!(found(&gates, "Dear Grace").await, Vec::<String>::new());
+}
+
 /// A planner that has the list of a recipient takes its digest next, and writes records: had erasing
 /// these, each would wait for the other.
 #[tokio::test]
