@@ -79,6 +79,7 @@ impl AccountPool {
             view: ArcSwap::from_pointee(view),
             ring: Mutex::new(Ring::new(many)),
             why: Mutex::new(vec![String::new(); many]),
+            unshared_until_us: Mutex::new(vec![i64::MIN; many]),
             begun: Instant::now(),
             moved: Arc::new(tokio::sync::Notify::new()),
             id: format!("pool-{:016x}", rand::random::<u64>()),
@@ -207,10 +208,10 @@ impl AccountPool {
             jitter: rand::random(),
             why,
         };
-        self.shared
-            .rest(held.at, delay.unwrap_or(UNKNOWN_TURN_WAIT), why);
+        let rest = delay.unwrap_or(UNKNOWN_TURN_WAIT);
+        let shared = self.shared.refuse(held.at, rest, &refused).await;
         // Without a delay, the store computes one and returns it with the next answer.
-        if self.shared.refuse(&refused).await.is_ok() && delay.is_none() {
+        if shared.is_ok() && delay.is_none() {
             self.shared.rest(held.at, Duration::ZERO, why);
         }
         self.shared.moved.notify_one();
@@ -298,6 +299,7 @@ impl AccountPool {
             .iter()
             .position(|limited| limited.account.name == account)
         {
+            self.shared.set_unshared(at, i64::MIN);
             self.shared.rest(at, Duration::ZERO, "");
         }
         let changed = closed.is_some() || resumed;
@@ -339,8 +341,7 @@ impl AccountPool {
             jitter: 0.0,
             why,
         };
-        self.shared.rest(held.at, delay, why);
-        if let Err(error) = self.shared.refuse(&refused).await {
+        if let Err(error) = self.shared.refuse(held.at, delay, &refused).await {
             tracing::warn!(pool = %self.shared.pool.name, account = %key, %error, "sharing an account's unavailability failed");
         }
     }

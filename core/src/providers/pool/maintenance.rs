@@ -188,7 +188,9 @@ async fn look(
     answer: &mut Option<Capacity>,
     say_again: bool,
 ) -> Result<(), Error> {
+    let rests_us = shared.rests_us();
     let (capacity, accounts, now_ms) = seen(shared).await?;
+    shared.end_rests(&rests_us, &accounts);
     shared.set_load(capacity.load);
     if say_again || answer.as_ref() != Some(&capacity) {
         if let Ok(throttle) = Name::new(shared.pool.name.as_str()) {

@@ -12,7 +12,7 @@ use crate::jobs::Quota;
 use crate::providers::Pool;
 use crate::providers::pool::breaker::Change;
 use crate::providers::pool::breakers::STORE_RETRY_PAUSES;
-use crate::providers::pool::{Breakers, PoolView, Ring};
+use crate::providers::pool::{AccountView, Breakers, Flow, PoolView, Ring};
 use crate::throttle::{Error, Grant, Name, RateLimit, Store, UpstreamRefusal};
 
 /// The maximum number of messages served by one call.
@@ -96,6 +96,8 @@ pub(super) struct AccountPoolInner {
     pub(super) ring: Mutex<Ring>,
     /// The reason for each account's rest.
     pub(super) why: Mutex<Vec<String>>,
+    /// The end of each account's rest that the store has not confirmed, in microseconds.
+    pub(super) unshared_until_us: Mutex<Vec<i64>>,
     pub(super) begun: Instant,
     /// Wakes the pool's maintenance task.
     pub(super) moved: Arc<tokio::sync::Notify>,
@@ -137,23 +139,68 @@ impl AccountPoolInner {
 
     /// Lets an account rest for this long in this process.
     pub(super) fn rest(&self, at: usize, wait: Duration, why: &str) {
-        let until_us = self
-            .now_us()
-            .saturating_add(wait.as_micros().min(1 << 60) as i64);
-        locked(&self.ring).rest(at, until_us);
+        locked(&self.ring).rest(at, self.after_us(wait));
         if let Some(kept) = locked(&self.why).get_mut(at) {
             why.clone_into(kept);
         }
     }
 
-    /// Reports a refusal to the store and retries, because a briefly slow store must not cost
-    /// another refusal.
-    pub(super) async fn refuse(&self, refused: &UpstreamRefusal<'_>) -> Result<(), Error> {
+    fn after_us(&self, wait: Duration) -> i64 {
+        self.now_us()
+            .saturating_add(wait.as_micros().min(1 << 60) as i64)
+    }
+
+    /// Returns the end of each account's rest in this process, in microseconds.
+    pub(super) fn rests_us(&self) -> Vec<i64> {
+        let ring = locked(&self.ring);
+        let accounts = 0..self.pool.accounts.len();
+        accounts.map(|at| ring.free_at_us(at)).collect()
+    }
+
+    /// Ends the rests of accounts that flow by the store, such as one that a person resumed in
+    /// another process. `rests_us` were read before `accounts`: a rest that began meanwhile stays,
+    /// as does one that the store has not confirmed.
+    pub(super) fn end_rests(&self, rests_us: &[i64], accounts: &[AccountView]) {
+        let now_us = self.now_us();
+        let unshared = locked(&self.unshared_until_us);
+        let mut ring = locked(&self.ring);
+        for (at, account) in accounts.iter().enumerate() {
+            let rest_us = rests_us.get(at).copied().unwrap_or(i64::MIN);
+            let is_shared = unshared.get(at).is_none_or(|until_us| *until_us <= now_us);
+            if account.state == Flow::Flowing
+                && is_shared
+                && rest_us > now_us
+                && ring.free_at_us(at) == rest_us
+            {
+                ring.rest(at, now_us);
+            }
+        }
+    }
+
+    pub(super) fn set_unshared(&self, at: usize, until_us: i64) {
+        if let Some(kept) = locked(&self.unshared_until_us).get_mut(at) {
+            *kept = until_us;
+        }
+    }
+
+    /// Lets an account rest in this process, reports the refusal to the store, and retries that,
+    /// because a briefly slow store must not cost another refusal.
+    pub(super) async fn refuse(
+        &self,
+        at: usize,
+        rest: Duration,
+        refused: &UpstreamRefusal<'_>,
+    ) -> Result<(), Error> {
+        self.set_unshared(at, self.after_us(rest));
+        self.rest(at, rest, refused.why);
         let mut last = Ok(());
         for pause in STORE_RETRY_PAUSES {
             tokio::time::sleep(pause).await;
             match self.store.refused(&self.accounts, refused).await {
-                Ok(_) => return Ok(()),
+                Ok(_) => {
+                    self.set_unshared(at, i64::MIN);
+                    return Ok(());
+                }
                 Err(error) => last = Err(error),
             }
         }

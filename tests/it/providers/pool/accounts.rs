@@ -241,6 +241,32 @@ async fn a_message_whose_turn_comes_late_learns_so_at_once_and_when_it_comes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_account_that_is_resumed_in_one_process_is_used_by_all() {
+    let workers = workers(2, pool("resumed", 1, 1000.0, |_| {})).await;
+    let [one, other] = [&workers.pools[0], &workers.pools[1]];
+    let Checkout::Held(held) = one.take(next(), &[], SOON).await else {
+        panic!("an account is free")
+    };
+    let day = Duration::from_secs(86_400);
+    one.throttled(&held, Some(day), "answered 429").await;
+    for account_pool in [one, other] {
+        let patience = Duration::from_millis(50);
+        let taken = account_pool.take(next(), &[], patience).await;
+        assert!(matches!(taken, Checkout::Wait { .. }), "{taken:?}");
+    }
+
+    assert!(other.resume("account_1").await.unwrap());
+
+    let again = eventually("the account", SOON, || async {
+        match one.take(next(), &[], Duration::from_millis(50)).await {
+            Checkout::Held(held) => Some(held),
+            _ => None,
+        }
+    });
+    one.succeeded(&again.await, None).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_all_accounts_gone_the_pool_stops_and_it_is_known_when_the_first_is_back() {
     let workers = workers(1, pool("gone", 2, 100.0, |_| {})).await;
     let account_pool = &workers.pools[0];
