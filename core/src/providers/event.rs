@@ -46,6 +46,19 @@ pub struct ProviderEvent {
     pub reason: String,
 }
 
+impl ProviderEvent {
+    /// Splits the report of a message that was kept from a recipient who had unsubscribed: the
+    /// recipient is suppressed, and the message failed.
+    pub(super) fn of_unsent(self) -> [Self; 2] {
+        let failed = Self {
+            event_id: format!("failed:{}", self.event_id),
+            event_type: EventKind::Failed,
+            ..self.clone()
+        };
+        [self, failed]
+    }
+}
+
 impl std::fmt::Debug for ProviderEvent {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ProviderEvent")

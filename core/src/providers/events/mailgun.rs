@@ -57,7 +57,14 @@ pub fn read(
         .map_err(|_| wrong("the timestamp is not a number"))?;
     age::check(account, USUAL_AGE_S, at_s, posted.now_s)?;
     match &body["event-data"] {
-        data @ Value::Object(_) => Ok(one(account, data, posted.now_s).into_iter().collect()),
+        data @ Value::Object(_) => Ok(match one(account, data, posted.now_s) {
+            Some(event)
+                if event.event_type == EventKind::Unsubscribed && data["event"] == "failed" =>
+            {
+                event.of_unsent().into()
+            }
+            event => event.into_iter().collect(),
+        }),
         _ => Err(RejectedWebhook::Unreadable(
             "event-data is missing".to_owned(),
         )),
@@ -158,8 +165,8 @@ fn failed(data: &Value) -> Option<EventKind> {
         .is_some_and(|code| code.starts_with("5.7."));
     match (data["severity"].as_str(), data["reason"].as_str()) {
         (Some("temporary"), _) => None,
-        (_, Some("suppress-unsubscribe")) => Some(EventKind::Unsubscribed),
-        (_, Some("suppress-complaint")) => Some(EventKind::Complained),
+        // Mailgun did not send it. The complaint was about an earlier mail, and counted then.
+        (_, Some("suppress-unsubscribe" | "suppress-complaint")) => Some(EventKind::Unsubscribed),
         // Mailgun gave up after many attempts, or the server rejected the mail and not the
         // recipient.
         (_, Some("old" | "espblock")) => Some(EventKind::Failed),
@@ -357,7 +364,7 @@ mod tests {
             (
                 "failed",
                 permanent("suppress-complaint"),
-                Some(EventKind::Complained),
+                Some(EventKind::Unsubscribed),
             ),
             ("failed", permanent("old"), Some(EventKind::Failed)),
             ("failed", policy, Some(EventKind::Failed)),
@@ -384,6 +391,19 @@ mod tests {
                 "{word} {more}"
             );
         }
+    }
+
+    #[test]
+    fn a_mail_that_mailgun_kept_back_has_failed_and_is_no_new_complaint() {
+        for reason in ["suppress-unsubscribe", "suppress-complaint"] {
+            let more = json!({ "severity": "permanent", "reason": reason });
+            let events = post(&[], &signed(NOW_S, &event("failed", more))).unwrap();
+            let types: Vec<EventKind> = events.iter().map(|one| one.event_type).collect();
+            assert_eq!(types, [EventKind::Unsubscribed, EventKind::Failed]);
+            assert_ne!(events[0].event_id, events[1].event_id);
+        }
+        let own = post(&[], &signed(NOW_S, &event("unsubscribed", json!({})))).unwrap();
+        assert_eq!(own.len(), 1, "the recipient's own click is no failure");
     }
 
     #[test]

@@ -42,7 +42,17 @@ pub fn read(
              Twilio",
         ));
     }
-    Ok(event(account, &fields, posted.now_s)?.into_iter().collect())
+    Ok(match event(account, &fields, posted.now_s)? {
+        Some(event) if event.event_type == EventKind::Unsubscribed && !is_reply(&event) => {
+            event.of_unsent().into()
+        }
+        event => event.into_iter().collect(),
+    })
+}
+
+/// Returns true for the event of a recipient's own message.
+fn is_reply(event: &ProviderEvent) -> bool {
+    event.event_id.ends_with(":stop")
 }
 
 /// Builds the signed text.
@@ -168,8 +178,13 @@ mod tests {
         )
     }
 
-    /// Posts a correctly signed form of these fields and returns its event.
+    /// Posts a correctly signed form of these fields and returns its last event.
     fn post_form(fields: &[(&str, &str)]) -> Option<ProviderEvent> {
+        post_all(fields).pop()
+    }
+
+    /// Posts a correctly signed form of these fields and returns its events.
+    fn post_all(fields: &[(&str, &str)]) -> Vec<ProviderEvent> {
         let mut sorted = fields.to_vec();
         sorted.sort_unstable();
         let text: String = sorted
@@ -179,9 +194,7 @@ mod tests {
         let body = url::form_urlencoded::Serializer::new(String::new())
             .extend_pairs(fields)
             .finish();
-        post(URL, &body, Some(sign("token-1", &format!("{URL}{text}"))))
-            .unwrap()
-            .pop()
+        post(URL, &body, Some(sign("token-1", &format!("{URL}{text}")))).unwrap()
     }
 
     #[test]
@@ -290,7 +303,7 @@ mod tests {
             ("undelivered", "30003", Some(EventKind::Failed)),
             ("failed", "30006", Some(EventKind::Failed)),
             ("canceled", "", Some(EventKind::Failed)),
-            ("undelivered", "21610", Some(EventKind::Unsubscribed)),
+            ("undelivered", "21610", Some(EventKind::Failed)),
             ("scheduled", "", None),
             ("receiving", "", None),
         ];
@@ -329,6 +342,35 @@ mod tests {
                 ("From", "+15550100")
             ])
             .is_none()
+        );
+    }
+
+    #[test]
+    fn a_text_to_somebody_who_unsubscribed_has_failed_and_a_reply_is_no_failure() {
+        let types = |fields: &[(&str, &str)]| -> Vec<(String, EventKind)> {
+            let events = post_all(fields);
+            let found = events.into_iter();
+            found.map(|one| (one.event_id, one.event_type)).collect()
+        };
+        assert_eq!(
+            types(&[
+                ("MessageSid", "SM1"),
+                ("MessageStatus", "failed"),
+                ("ErrorCode", "21610"),
+                ("To", "+15550100"),
+            ]),
+            [
+                ("SM1:failed".to_owned(), EventKind::Unsubscribed),
+                ("failed:SM1:failed".to_owned(), EventKind::Failed),
+            ]
+        );
+        assert_eq!(
+            types(&[
+                ("MessageSid", "SM9"),
+                ("OptOutType", "STOP"),
+                ("From", "+15550100"),
+            ]),
+            [("SM9:stop".to_owned(), EventKind::Unsubscribed)]
         );
     }
 
