@@ -433,7 +433,7 @@ export async function startMock({ port = 0, phase = 'steady', empty = false, tok
         });
         return undefined;
       }
-      if (world.isTenants && /^\/api\/v1\/(pause|pools|gates|decisions|workers|crons|suppressions|channels)\b/.test(p)) return refuse(problem(403, 'the token lacks a scope', [], `${request.method} ${p} is for operators; token acme is of a tenant`));
+      if (world.isTenants && /^\/api\/v1\/(pause|pools|gates|decisions|workers|crons|suppressions|channels)\b/.test(p)) return refuse(problem(403, 'not allowed', [], `${request.method} ${p} is for operators; token acme is of a tenant`));
       const limit = Number(url.searchParams.get('limit') ?? 100);
       if (p === '/api/v1/throttles') return send(200, { at: iso(world.now), may_change: world.mayChange, may_enqueue: world.mayChange, throttles: [...world.throttles.values()].map((t) => world.show(t)) });
       if (p === '/api/v1/decisions') return send(200, { decisions: world.decisions.slice(0, limit) });

@@ -220,6 +220,37 @@ export async function nightChecks({ page, url, mock, provoked, check, shot, answ
     return [...faults, ...await namelessControls(page)];
   });
 
+  await night('the token of a tenant gets no button and no number that are for operators, and waits for no list that it may not read', async () => {
+    provoked.push(/status of 403/);
+    mock.steer({ isTenants: true });
+    const faults = [];
+    const seen = (selector) => page.evaluate(`[...document.querySelectorAll(${JSON.stringify(selector)})].filter((e) => e.checkVisibility()).map((e) => e.textContent.trim())`);
+    const none = async (what, selector) => {
+      const found = await seen(selector);
+      if (found.length > 0) faults.push(`${what}: ${found.join(', ')}`);
+    };
+    for (const [hash, empty] of [['#overview', 'decisions'], ['#jobs?state=ready', 'workers'], ['#schedules', 'crons'], ['#recipients', 'suppressions']]) {
+      await live(hash);
+      await page.until(`the words about ${empty}`, `document.getElementById('${empty}-empty').checkVisibility() && document.getElementById('${empty}-empty').textContent === 'This token may not read this list.'`).catch((error) => faults.push(`${error.message}: ${hash}`));
+    }
+    if ((await seen('#totals-own')).join() !== 'countedonly own throttles') faults.push('the figures do not say what they count');
+    await none('suppressions', '#suppression .change');
+    await live('#jobs?state=ready');
+    await page.until('jobs of a key', `document.body.classList.contains('tenant') && [...document.querySelectorAll('#jobs-body tr')].some((r) => r.textContent.includes('webhooks / customer-'))`);
+    await none('a pause of a key of all', '#jobs-body button.change');
+    await none('numbers of some throttles for all', '#jobs-tabs .num:not(:empty)');
+    await shot(page, 'tenant-jobs', false);
+    await page.evaluate(`location.hash = '#jobs?state=ready&throttle=webhooks'`);
+    await page.until('the numbers of one throttle', `/\\d/.test(document.getElementById('jobs-tabs').textContent)`);
+    await live('#throttle-webhooks');
+    await page.until('the panel', `document.body.classList.contains('tenant') && document.querySelector('#detail form')`);
+    await page.evaluate(`document.querySelectorAll('#detail details').forEach((one) => { one.open = true; }), true`);
+    await none('changes of knobs', '#detail .signed, #detail .delete');
+    if (!(await seen('#detail button')).includes('Pause')) faults.push('it cannot pause its own throttle');
+    await page.size(390, 844, { mobile: true });
+    return [...faults, ...await page.evaluate(overflow)];
+  });
+
   await night('a screen reader is told of a lost stream once, not of each second', async () => {
     provoked.push(/net::ERR_|status of 503/);
     await live();

@@ -137,13 +137,16 @@ const denied = new WeakMap();
 
 /**
  * Refreshes a part of the page. One that the token may not read is asked for once: another token comes with
- * another page.
- * @param {{ refresh: () => Promise<void> }} part
+ * another page. It may say so in place of what it would show.
+ * @param {{ refresh: () => Promise<void>, refused?: () => void }} part
  */
 export async function refreshPart(part) {
   if (denied.has(part)) throw denied.get(part);
   await part.refresh().catch((error) => {
-    if (error.status === 403) denied.set(part, error);
+    if (error.status === 403) {
+      denied.set(part, error);
+      part.refused?.();
+    }
     throw error;
   });
 }

@@ -22,7 +22,7 @@ import { JobPage } from './jobpage.js';
 import { filterText } from './jobwords.js';
 import { RunningJobs } from './jobs.js';
 import { Keyboard } from './keys.js';
-import { showDecisions, showFailures } from './lists.js';
+import { readable, showDecisions, showFailures } from './lists.js';
 import { Live } from './live.js';
 import { clearFailure, noteFailure } from './notes.js';
 import { Notifications } from './notifications.js';
@@ -96,7 +96,7 @@ let askSoon = 0;
 /** The place of the link of the visible view, in pixels. */
 let linkLeft = -1;
 
-const header = new Header({ phase: $('phase'), phaseText: $('phase-text'), signedOut: $('signed-out'), away: $('away'), awayText: $('away-text'), storeLost: $('store-lost'), storeText: $('store-lost-text'), queueLost: $('queue-lost'), queueText: $('queue-lost-text'), behind: $('behind'), enqueue: $('enqueue-job'), aloud: $('phase-aloud') });
+const header = new Header({ phase: $('phase'), phaseText: $('phase-text'), signedOut: $('signed-out'), away: $('away'), awayText: $('away-text'), storeLost: $('store-lost'), storeText: $('store-lost-text'), queueLost: $('queue-lost'), queueText: $('queue-lost-text'), behind: $('behind'), enqueue: $('enqueue-job'), aloud: $('phase-aloud'), own: $('totals-own') });
 const running = new RunningJobs({ body: $('running'), empty: $('running-empty'), more: $('running-more'), note: $('running-note') });
 const jobList = new JobList({
   tabs: $('jobs-tabs'), timed: $('jobs-timed'), form: $('jobs-filter'), note: $('jobs-note'), body: $('jobs-body'), empty: $('jobs-empty'), more: $('jobs-more'), bar: $('jobs-bar'), all: $('jobs-all'), lookup: $('lookup'), lookupNote: $('lookup-note'),
@@ -294,8 +294,8 @@ function drawJobCounts(work) {
     const own = (name === 'scheduled' ? null : latest(t)?.[name]) ?? finite(t.detail?.depth?.[name]);
     return own === null ? total : (total ?? 0) + own;
   }, null);
-  // The counts know throttles only.
-  const isCounted = filterText({ ...query, state: '', throttle: '' }) === '';
+  // The counts know throttles only, and a tenant's token only those of its own.
+  const isCounted = filterText({ ...query, state: '', throttle: '' }) === '' && (query.throttle !== '' || !state.isOfTenant);
   jobList.drawCounts(isCounted ? { ready: sum('ready'), running: sum('running'), dead: sum('dead'), timed: sum('scheduled') } : { ready: null, running: null, dead: null, timed: null }, isCounted && !query.throttle);
   jobList.suggest($('throttle-names'), work.map((t) => t.name));
 }
@@ -488,8 +488,8 @@ function askThrottlesSoon() {
 }
 
 async function askLists() {
-  await ask(async () => take({ type: 'decisions', data: await getAllowed('/api/v1/decisions?limit=200') }));
-  await ask(async () => take({ type: 'failures', data: await getAllowed('/api/v1/failures?limit=50') }));
+  await ask(async () => take({ type: 'decisions', data: readable(await getAllowed('/api/v1/decisions?limit=200'), $('decisions-empty')) }));
+  await ask(async () => take({ type: 'failures', data: readable(await getAllowed('/api/v1/failures?limit=50'), $('failures-empty')) }));
   await ask(async () => take({ type: 'audits', data: await getAllowed('/api/v1/audit?limit=50') }));
 }
 

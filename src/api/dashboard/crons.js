@@ -5,7 +5,7 @@ import { serverNow } from './clock.js';
 import { ask, signature } from './dialog.js';
 import { h, keyed, setAttr, setText, show } from './dom.js';
 import { ago, clock, duration, unixSeconds } from './format.js';
-import { cell, showRows } from './lists.js';
+import { cell, showRefused, showRows } from './lists.js';
 import { jobAddress } from './views.js';
 
 /** @param {string} name */
@@ -26,6 +26,11 @@ export class Crons {
   async refresh() {
     const { crons = [] } = await get('/api/v1/crons');
     this.draw(crons, serverNow());
+  }
+
+  /** Says that the token may not read them. */
+  refused() {
+    showRefused(this.body, this.empty);
   }
 
   /** @param {any[]} crons @param {number} now */

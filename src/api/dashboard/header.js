@@ -92,7 +92,7 @@ export function queueText(state, server) {
 
 export class Header {
   /**
-   * @param {{ phase: HTMLElement, phaseText: HTMLElement, signedOut: HTMLElement, away: HTMLElement, awayText: HTMLElement, storeLost: HTMLElement, storeText: HTMLElement, queueLost: HTMLElement, queueText: HTMLElement, behind: HTMLElement, enqueue: HTMLElement, aloud: HTMLElement }} place
+   * @param {{ phase: HTMLElement, phaseText: HTMLElement, signedOut: HTMLElement, away: HTMLElement, awayText: HTMLElement, storeLost: HTMLElement, storeText: HTMLElement, queueLost: HTMLElement, queueText: HTMLElement, behind: HTMLElement, enqueue: HTMLElement, aloud: HTMLElement, own: HTMLElement }} place
    */
   constructor(place) {
     this.place = place;
@@ -120,6 +120,8 @@ export class Header {
       if (said !== null) setText(line, said);
     }
     document.body.classList.toggle('reader', !mayChange(state));
+    document.body.classList.toggle('tenant', state.isOfTenant);
+    show(place.own, state.isOfTenant);
     show(place.enqueue, mayEnqueue(state));
     document.body.classList.toggle('old', state.phase !== 'live' && state.lastTick !== null);
   }

@@ -9,6 +9,7 @@ import { FILTERS, filterText, jobQuery, jobsPath, jobTone, laneText, STATES } fr
 import { pauseKey } from './keypause.js';
 import { cell, showRows } from './lists.js';
 import { noting } from './notes.js';
+import { pauseClass } from './operate.js';
 import { showNew, unique } from './pages.js';
 import { jobAddress, jobsAddress } from './views.js';
 
@@ -206,7 +207,7 @@ export class JobList {
 
   /** @param {any} job */
   pauseButton({ throttle, key }) {
-    const button = h('button', { type: 'button', class: 'link change', 'aria-label': `Pause key ${key} of ${throttle}` }, 'pause …');
+    const button = h('button', { type: 'button', class: `link ${pauseClass(throttle)}`, 'aria-label': `Pause key ${key} of ${throttle}` }, 'pause …');
     button.addEventListener('click', async () => {
       try {
         const said = await pauseKey(throttle, key, () => setText(this.place.note, ''));

@@ -10,6 +10,7 @@ import { allows, jobTone, laneText } from './jobwords.js';
 import { pauseKey } from './keypause.js';
 import { parseTime } from './knobs.js';
 import { noting } from './notes.js';
+import { pauseClass } from './operate.js';
 import { updateJob } from './updatejob.js';
 import { jobAddress, jobsAddress, throttleAddress } from './views.js';
 
@@ -104,7 +105,7 @@ export class JobPage {
       verb === 'cancel' && job.cancelling ? 'Cancelling …' : verb === 'retry' ? 'Retry now' : `${verb[0].toUpperCase()}${verb.slice(1)} …`));
     const later = allows('reschedule', job.state) ? h('button', { type: 'button', class: 'change', onclick: () => this.act(() => this.reschedule()) }, 'Reschedule …') : null;
     const update = allows('update', job.state) ? h('button', { type: 'button', class: 'change', onclick: () => this.act(() => updateJob(job)) }, 'Update …') : null;
-    const pause = job.key === '' ? null : h('button', { type: 'button', class: 'change', onclick: () => this.pause(job) }, `Pause key ${job.key} …`);
+    const pause = job.key === '' ? null : h('button', { type: 'button', class: pauseClass(job.throttle), onclick: () => this.pause(job) }, `Pause key ${job.key} …`);
     return [...changes, later, update, pause, h('button', { type: 'button', onclick: () => noting(this.place.note, () => this.refresh(true)) }, 'Refresh')];
   }
 

@@ -73,7 +73,7 @@ export class KnobForm {
     this.discard = h('button', { type: 'button', onclick: () => this.reset('') }, 'Discard');
     this.note = h('p', { class: 'form-note', role: 'status' });
     this.conflict = h('div', { class: 'conflict', role: 'alert', hidden: true });
-    const signed = h('div', { class: 'signed change' },
+    const signed = h('div', { class: 'signed change operators' },
       h('div', { class: 'field' }, h('label', { for: `${id}-who` }, 'your name'), this.who, this.whoError),
       h('div', { class: 'field grow' }, h('label', { for: `${id}-why` }, 'why', h('span', { class: 'unit' }, 'optional')), this.why),
       h('div', { class: 'buttons' }, this.apply, this.discard));

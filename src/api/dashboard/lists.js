@@ -29,6 +29,24 @@ export function showRows(body, empty, rows) {
   show(/** @type {HTMLElement} */ (body.parentElement), rows > 0);
 }
 
+/** The words in place of a list that is refused, so that nobody waits for it or takes it for empty. */
+const REFUSED = 'This token may not read this list.';
+
+/** Says in place of a table that the token may not read it. @param {HTMLElement} body @param {HTMLElement} empty */
+export function showRefused(body, empty) {
+  empty.dataset.text = REFUSED;
+  showRows(body, empty, 0);
+}
+
+/**
+ * Returns an answer; without one, the sentence that tells of no rows says that the token may not read them.
+ * @param {any} answer null if it was refused @param {HTMLElement} empty
+ */
+export function readable(answer, empty) {
+  if (answer === null) empty.dataset.text = REFUSED;
+  return answer;
+}
+
 /**
  * @param {HTMLElement} body of the table
  * @param {HTMLElement} empty shown without rows

@@ -16,6 +16,15 @@ export function keyPart(key) {
   return /^\.{0,2}-*$/.test(key) ? `${key}-` : encodeURIComponent(key);
 }
 
+/**
+ * Returns the class of a button that pauses a key: those of shared throttles are for operators. A tenant
+ * sees only its own jobs, so a throttle of a tenant is its own.
+ * @param {string} throttle
+ */
+export function pauseClass(throttle) {
+  return /^(notify|ws|ws-connections|tenant):/.test(throttle) ? 'change' : 'change operators';
+}
+
 /** Returns the path of one lane. @param {string} throttle @param {string} key */
 export function keyPath(throttle, key) {
   return `${throttlePath(throttle)}/keys/${keyPart(key)}`;

@@ -60,10 +60,10 @@ export class Panel {
     /** @type {ReturnType<typeof facts> | null} */
     this.facts = null;
     this.pause = h('button', { type: 'button', onclick: () => this.turnPause() }, 'Pause');
-    this.hand = h('button', { type: 'button', onclick: () => this.turnMode() });
+    this.hand = h('button', { type: 'button', class: 'operators', onclick: () => this.turnMode() });
     this.free = h('button', { type: 'button', onclick: () => this.endWait() });
     this.form.quickButtons = [this.free, this.pause, this.hand];
-    this.create = h('button', { type: 'button', hidden: true, 'aria-label': `Create throttle ${name}`, onclick: () => createThrottle(this.name) }, 'Create throttle …');
+    this.create = h('button', { type: 'button', class: 'operators', hidden: true, 'aria-label': `Create throttle ${name}`, onclick: () => createThrottle(this.name) }, 'Create throttle …');
     this.reason = h('p', { class: 'reason' });
     this.problems = h('ul', { class: 'problems', hidden: true });
     this.findings = h('ul', { class: 'problems', hidden: true, 'aria-label': 'findings of the watchdogs' });
@@ -87,7 +87,7 @@ export class Panel {
     this.knobs = h('details', { class: 'drawer' }, h('summary', null, h('span', { class: 'drawer-title' }, 'Knobs'), this.knobSummary), this.form.element);
     this.delete = h('button', { type: 'button', 'aria-label': `Delete ${name}`, onclick: () => this.askDelete() }, 'Delete …');
     this.deleteError = h('p', { class: 'error', role: 'alert', hidden: true });
-    this.deleteRow = h('div', { class: 'delete change', hidden: true }, this.delete, this.deleteError);
+    this.deleteRow = h('div', { class: 'delete change operators', hidden: true }, this.delete, this.deleteError);
     this.knobs.append(this.deleteRow);
     this.lanes = new Lanes(name);
     /** @type {{ text: string, at: number, decision: any } | null} why the throttle runs as it does, as the server last said */

@@ -31,6 +31,8 @@ export class PauseAll {
   async refresh() {
     const answer = await get('/api/v1/pause').catch((error) => {
       if (error.status > 0) this.on.lost(error.problem?.code === 'queue_unavailable' ? refusalText(error) : '');
+      // The pause of everything is for operators, so this is the token of a tenant.
+      if (error.problem?.code === 'not_allowed') this.on.answered({ is_of_tenant: true });
       throw error;
     });
     this.on.lost('');

@@ -26,7 +26,7 @@ const FAILED = new Set(['failed', 'ambiguous', 'lost', 'dead']);
  * @typedef {{ name: string, detail: any, detailAfter: number, ring: Ring<Point>, decisions: Decision[], edits: Audit[],
  *   failed: number[] }} Throttle
  * @typedef {'connecting' | 'live' | 'lost' | 'unauthorized'} Phase
- * @typedef {{ throttles: Map<string, Throttle>, known: boolean, mayChange: boolean | null, mayEnqueue: boolean | null, storeLost: boolean, storeTold: boolean, storeRefusal: string, queueUnwritable: boolean, decisions: Decision[], failures: Failure[], audit: Audit[],
+ * @typedef {{ throttles: Map<string, Throttle>, known: boolean, mayChange: boolean | null, mayEnqueue: boolean | null, isOfTenant: boolean, storeLost: boolean, storeTold: boolean, storeRefusal: string, queueUnwritable: boolean, decisions: Decision[], failures: Failure[], audit: Audit[],
  *   runningTotal: number | null, workers: number | null, depthAge: number | null, replica: { lag_s: number | null, used: boolean } | null, lastTick: number | null, phase: Phase }} State
  */
 
@@ -37,6 +37,7 @@ export function emptyState() {
     known: false,
     mayChange: null,
     mayEnqueue: null,
+    isOfTenant: false,
     storeLost: false,
     storeTold: false,
     storeRefusal: '',
@@ -153,6 +154,7 @@ export function mayEnqueue(state) {
 function takeLeave(state, answer) {
   if (typeof answer?.may_change === 'boolean') state.mayChange = answer.may_change;
   if (typeof answer?.may_enqueue === 'boolean') state.mayEnqueue = answer.may_enqueue;
+  if (answer?.is_of_tenant) state.isOfTenant = true;
 }
 
 /**

@@ -6,7 +6,7 @@ import { serverNow } from './clock.js';
 import { ask } from './dialog.js';
 import { h, keyed, setText, show } from './dom.js';
 import { clock, unixSeconds } from './format.js';
-import { cell, showRows } from './lists.js';
+import { cell, showRefused, showRows } from './lists.js';
 import { noting } from './notes.js';
 import { showNew, unique } from './pages.js';
 
@@ -48,6 +48,11 @@ export class Suppressions {
     this.rows = answer.suppressions ?? [];
     this.next = answer.next ?? null;
     this.draw();
+  }
+
+  /** Says that the token may not read them. */
+  refused() {
+    showRefused(this.place.body, this.place.empty);
   }
 
   draw() {

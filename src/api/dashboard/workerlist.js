@@ -4,7 +4,7 @@ import { get } from './api.js';
 import { serverNow } from './clock.js';
 import { h, keyed, setText } from './dom.js';
 import { ago, count, unixSeconds } from './format.js';
-import { cell, showRows } from './lists.js';
+import { cell, showRefused, showRows } from './lists.js';
 
 /** Returns what a worker serves, in words. @param {any} worker */
 export function servesText({ kinds = [], throttles = [] }) {
@@ -21,6 +21,11 @@ export class WorkerList {
   async refresh() {
     const { workers = [] } = await get('/api/v1/workers');
     this.draw(workers, serverNow());
+  }
+
+  /** Says that the token may not read them. */
+  refused() {
+    showRefused(this.place.body, this.place.empty);
   }
 
   /** @param {any[]} workers @param {number} now */
