@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { mock, test } from 'node:test';
 
-import { call } from '../../src/api/dashboard/api.js';
+import { ApiError, call, refusalText } from '../../src/api/dashboard/api.js';
 import * as format from '../../src/api/dashboard/format.js';
 import { termNames, termText } from '../../src/api/dashboard/history.js';
 import * as knobs from '../../src/api/dashboard/knobs.js';
@@ -22,6 +22,15 @@ const NOW = 1_700_000_000;
 const iso = (t) => new Date(t * 1000).toISOString();
 const tick = (at, rows) => ({ type: 'tick', data: { at, running_total: 2, workers: 1, throttles: rows } });
 const row = (more = {}) => ({ rps: 10, effective_rps: 10, achieved_rps: 9, limiting_share: 1, mode: 'auto', state: 'flowing', breaker: 'closed', ready: 5, running: 1, dead: 0, signals: {}, ...more });
+
+test('a_refusal_says_each_fault_once', () => {
+  const refused = (detail, ...errors) => refusalText(new ApiError(422, { detail, errors: errors.map(([pointer, message]) => ({ in: 'body', pointer, message })) }));
+  assert.equal(refused('/kind: must be mail', ['/kind', 'must be mail']), 'kind: must be mail');
+  assert.equal(refused('the body: must be one job', ['', 'must be one job']), 'the body: must be one job');
+  assert.equal(refused('2 fields are wrong; nothing was changed', ['/kind', 'must be mail'], ['/cost', 'must be above 0']), '2 fields are wrong; nothing was changed: kind: must be mail; cost: must be above 0');
+  assert.equal(refused('the kind is not served', ['/kind', 'must be mail']), 'the kind is not served: kind: must be mail');
+  assert.equal(refused('there is no throttle mail'), 'there is no throttle mail');
+});
 
 test('numbers_keep_three_digits_and_unknown_is_never_zero', () => {
   assert.deepEqual([0, 0.0123, 1.234, 12.34, 123.4, 1234, 123456, 2.5e6].map(format.number), ['0', '0.012', '1.23', '12.3', '123', '1,234', '123k', '2.5M']);

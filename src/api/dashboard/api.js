@@ -18,7 +18,11 @@ export class ApiError extends Error {
 /** Returns the words of a refusal, with each field that was wrong. @param {unknown} error */
 export function refusalText(error) {
   const { message, problem } = /** @type {any} */ (error);
-  return [message, ...(problem?.errors ?? []).map((/** @type {any} */ one) => `${String(one.pointer ?? '').replace(/^#?\//, '')}: ${one.message}`)].join(' ');
+  const told = (problem?.errors ?? []).map((/** @type {any} */ one) => `${String(one.pointer ?? '').replace(/^#?\//, '')}: ${one.message}`);
+  if (told.length === 0) return message;
+  // The words about a single fault have its own in them; without a pointer it is the whole body's.
+  if (told.length === 1 && message.endsWith(`: ${problem.errors[0].message}`)) return problem.errors[0].pointer ? told[0] : message;
+  return `${message}: ${told.join('; ')}`;
 }
 
 /**
