@@ -182,12 +182,12 @@ export async function nightChecks({ page, url, mock, provoked, check, shot, answ
     return faults;
   });
 
-  await night('768 and 1024 px wide: nothing sticks out of any view, and no list scrolls sideways', async () => {
+  await night('768, 900 and 1024 px wide: nothing sticks out of any view, and no list scrolls sideways', async () => {
     const faults = [];
     const sideways = `[...document.querySelectorAll('main:not([hidden]) .scroll')].filter((box) => box.checkVisibility() && box.scrollWidth > box.clientWidth + 1).map((box) => 'the box of ' + box.querySelector('tbody').id + ' scrolls sideways')`;
-    for (const wide of [768, 1024]) {
+    for (const wide of [768, 900, 1024]) {
       await page.size(wide, 900);
-      for (const hash of ['#overview', '#throttles', '#jobs', '#jobs?state=scheduled', '#failures', '#pools', '#tenants', '#recipients']) {
+      for (const hash of ['#overview', '#throttles', '#jobs', '#jobs?state=scheduled', '#failures', '#schedules', '#pools', '#tenants', '#recipients']) {
         await live(hash);
         await page.until('rows', `[...document.querySelectorAll('main:not([hidden]) tbody tr')].some((row) => row.checkVisibility()) && !document.getElementById('view-recipients').hidden`);
         faults.push(...[...await page.evaluate(overflow), ...await page.evaluate(sideways)].map((fault) => `${wide} px, ${hash}: ${fault}`));
