@@ -203,6 +203,22 @@ export async function nightChecks({ page, url, mock, provoked, check, shot, answ
     return faults;
   });
 
+  await night('a single job can be selected at every width', async () => {
+    const faults = [];
+    for (const [wide, mobile] of [[390, true], [900, false], [1400, false]]) {
+      await page.size(wide, 900, { mobile });
+      await live('#jobs?state=dead');
+      const box = `document.querySelector('#jobs-body input')`;
+      await page.until('jobs', box);
+      if (!await page.evaluate(`${box}.checkVisibility()`)) faults.push(`${wide} px: no job can be selected`);
+      await page.evaluate(`${box}.click()`);
+      await page.until('the selection', `document.getElementById('jobs-bar').textContent.startsWith('1 selected')`);
+      await shot(page, `select-${wide}`, false);
+      faults.push(...(await page.evaluate(overflow)).map((fault) => `${wide} px: ${fault}`));
+    }
+    return faults;
+  });
+
   await night('the token of a tenant leads to its messages, and is not refused the same again and again', async () => {
     provoked.push(/status of 403/);
     mock.steer({ isTenants: true });
