@@ -146,7 +146,8 @@ fn measured(name: &str) -> Measured {
 fn sample(throttles: usize) -> Arc<LiveSample> {
     let mut sample = LiveSample {
         counted_at: Some(Timestamp::UNIX_EPOCH),
-        workers: 2,
+        workers: 3,
+        runners: 2,
         at: Timestamp::from_second(40).unwrap(),
         is_queue_lost: true,
         ..LiveSample::default()

@@ -45,7 +45,10 @@ struct SystemStatus {
     paused: Option<Pause>,
     /// True if Postgres accepts no writes.
     is_read_only: bool,
-    workers: i64,
+    /// The number of live processes with the role `runner`.
+    workers: usize,
+    /// True if some process hands jobs to workers in other programs.
+    has_brokers: bool,
     differences: Vec<String>,
     unserved: Vec<UnservedJobs>,
     replica: Option<ReplicaState>,
@@ -63,11 +66,14 @@ impl SystemStatus {
         let queue = connect::queue(settings).await?;
         let replica = app::open_replica(settings, 2)?;
         let (rates, store_lost) = read_rates(settings).await?;
+        let serving = queue.serving().await?;
+        let workers = serving.iter().filter(|worker| !worker.is_broker).count();
         Ok(Self {
             paused: queue.paused().await?,
             is_read_only: queue.status().await?.is_read_only,
-            workers: queue.live_workers().await?,
-            differences: differences(&queue.serving().await?),
+            workers,
+            has_brokers: workers < serving.len(),
+            differences: differences(&serving),
             unserved: queue.unserved().await?,
             replica: match &replica {
                 Some(replica) => Some(replica.measure().await),
@@ -151,6 +157,13 @@ impl SystemStatus {
         match self.workers {
             0 if are_workers_unknown => {
                 say!("live workers are unknown: none can report to this database");
+            }
+            0 if self.has_brokers => {
+                say!(
+                    "0 live workers: {}; {}",
+                    served::NO_RUNNER,
+                    served::START_ONE
+                );
             }
             0 => say!("0 live workers: no job runs; {}", served::START_ONE),
             1 => say!("1 live worker"),

@@ -446,8 +446,8 @@ fn process_families(sample: &LiveSample) -> Vec<SampleFamily> {
         ),
         (
             "flyball_workers",
-            "Live worker processes at the last count",
-            vec![(Vec::new(), sample.workers as f64)],
+            "Live processes with the role runner at the last count",
+            vec![(Vec::new(), sample.runners as f64)],
         ),
     ]
 }

@@ -37,6 +37,8 @@ pub struct LiveSample {
     pub running_total: i64,
     /// The number of live workers.
     pub workers: i64,
+    /// The number of live processes with the role `runner`, which are among them.
+    pub runners: i64,
     /// True while the throttle store does not answer.
     pub is_store_lost: bool,
     /// True while Postgres does not answer, or accepts no writes.

@@ -24,7 +24,7 @@ use crate::api::throttles::measured::Measured;
 use crate::api::throttles::pace::RateWindow;
 use crate::api::throttles::view;
 use crate::governor::GovernorView;
-use crate::jobs::postgres::is_disk_full;
+use crate::jobs::postgres::{CountedWorkers, is_disk_full};
 use crate::jobs::{Depth, Failing, Queue, QueueStatus};
 use crate::postgres::Replica;
 use crate::service::FailureLog;
@@ -53,7 +53,7 @@ struct Counts {
     at: Option<Timestamp>,
     depths: Vec<Depth>,
     failing: Vec<Failing>,
-    workers: i64,
+    workers: CountedWorkers,
     is_paused: bool,
     /// True while Postgres does not answer, or accepts no writes.
     is_lost: bool,
@@ -188,7 +188,8 @@ impl Sampler {
         let mut sample = LiveSample {
             at: now,
             counted_at: counts.at,
-            workers: counts.workers,
+            workers: counts.workers.all,
+            runners: counts.workers.runners,
             is_store_lost: is_store_lost || refusal.is_some(),
             is_queue_lost: counts.is_lost,
             is_queue_unwritable: counts.is_unwritable,

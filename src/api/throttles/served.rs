@@ -13,6 +13,10 @@ const OLD: Duration = Duration::from_secs(30);
 /// The command that starts a process which counts jobs.
 pub const START_ONE: &str = "start one: flyball serve";
 
+/// Says what stands still while only workers in other programs are live.
+pub const NO_RUNNER: &str = "no process has the role runner, so no scheduled job or retry becomes \
+     ready, and jobs of workers in other programs that died are not given back";
+
 /// Returns true if the counts say little about the present, or if there are none.
 pub fn are_old(counts: &Depths) -> bool {
     counts.age.is_none_or(|age| age > OLD)

@@ -2,6 +2,7 @@
 
 use super::super::{output, pause};
 use super::finding::{Finding, Findings};
+use crate::api::served;
 use crate::app::built_in_kinds;
 use crate::config::Settings;
 use crate::cron::Schedules;
@@ -12,17 +13,21 @@ use crate::jobs::{Error, Queue, WorkerCapabilities, secret};
 /// The most findings of one kind that are listed.
 pub(super) const LISTED: usize = 10;
 
-/// Checks the live workers, and the jobs that none of them serves.
+/// Checks the live workers, that one can do more than hand out jobs, and the jobs that none serves.
 pub(super) async fn check_workers(settings: &Settings, queue: &Queue, report: &mut Findings) {
     const CHECK: &str = "workers";
     let mut findings = Vec::new();
     match read_workers(settings, queue, &mut findings).await {
-        Ok(0) => findings.push(Finding::warn(
+        Ok(workers) if workers.is_empty() => findings.push(Finding::warn(
             CHECK,
             "none is live, so no job runs",
-            "start one: flyball serve",
+            served::START_ONE,
         )),
-        Ok(live) if findings.is_empty() => {
+        Ok(workers) if workers.iter().all(|worker| worker.is_broker) => {
+            findings.push(Finding::warn(CHECK, served::NO_RUNNER, served::START_ONE));
+        }
+        Ok(workers) if findings.is_empty() => {
+            let live = workers.iter().filter(|worker| !worker.is_broker).count();
             findings.push(Finding::ok(
                 CHECK,
                 format!("{live} live, all answer and serve the same"),
@@ -42,7 +47,7 @@ async fn read_workers(
     settings: &Settings,
     queue: &Queue,
     findings: &mut Vec<Finding>,
-) -> Result<usize, Error> {
+) -> Result<Vec<WorkerCapabilities>, Error> {
     const CHECK: &str = "workers";
     if let Some(pause) = queue.paused().await? {
         findings.push(Finding::warn(
@@ -97,7 +102,7 @@ async fn read_workers(
     for unserved in queue.unserved().await?.iter().take(LISTED) {
         findings.push(not_served(unserved));
     }
-    Ok(workers.len())
+    Ok(workers)
 }
 
 /// Returns the finding about a key that jobs to come need and that no live worker has.

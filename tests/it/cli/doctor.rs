@@ -374,6 +374,34 @@ async fn a_worker_whose_claims_fail_is_named_with_the_error() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn workers_in_other_programs_do_not_stand_in_for_a_process_with_the_role_runner() {
+    let shell = shell().await;
+    sql(
+        &shell,
+        "insert into flyball.worker (name, host, pid, ttl, kinds, role) values
+            ('pdf-1', 'far', 1, interval '1 hour', '{render}', 'remote'),
+            ('broker', 'near', 2, interval '1 hour', '{render}', 'broker')",
+    )
+    .await;
+    let words = "no process has the role runner, so no scheduled job or retry becomes ready";
+
+    is_found(&shell.run(&["doctor", "--json"]), "workers", "warn", words);
+    let status = shell.ok(&["status"]).out;
+    assert!(
+        status.contains(&format!("0 live workers: {words}")),
+        "{status}"
+    );
+
+    sql(
+        &shell,
+        "insert into flyball.worker (name, host, pid, ttl) values ('runner', 'near', 3, interval '1 hour')",
+    )
+    .await;
+    let status = shell.ok(&["status"]).out;
+    assert!(status.contains("1 live worker\n"), "{status}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_can_lose_jobs_or_stand_still_later_warns_and_does_not_fail() {
     let shell = shell().await;
     let mut url: url::Url = shell.variables["DATABASE_URL"].parse().unwrap();

@@ -415,6 +415,20 @@ async fn a_retiring_worker_gives_its_jobs_back_without_using_an_attempt() {
 }
 
 #[tokio::test]
+async fn processes_with_the_role_runner_are_counted_beside_workers_in_other_programs() {
+    let (database, queue) = queue().await;
+    worker(&queue, Duration::from_secs(30)).await;
+    let others = "insert into flyball.worker (name, host, pid, ttl, role)
+        values ('pdf-1', '', 1, '1 hour', 'remote'), ('broker', '', 2, '1 hour', 'broker')";
+    sqlx::query(others).execute(database.pool()).await.unwrap();
+
+    let (workers, failing) = queue.workers_and_failing().await.unwrap();
+
+    assert_eq!((workers.all, workers.runners), (2, 1));
+    assert!(failing.is_empty());
+}
+
+#[tokio::test]
 async fn a_retiring_worker_is_stopped_before_it_gives_its_jobs_back() {
     let (database, queue) = queue().await;
     let worker = worker(&queue, Duration::from_secs(30)).await;

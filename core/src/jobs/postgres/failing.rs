@@ -36,9 +36,9 @@ pub(super) const FAILING: &str = failing!();
 // The brokers that hand jobs to remote workers are none.
 pub(super) const WORKERS_AND_FAILING: &str = concat!(
     "
-select w.workers, f.*
+select w.workers, w.runners, f.*
 from (
-    select count(*) as workers
+    select count(*) as workers, count(*) filter (where role = 'runner') as runners
     from flyball.worker
     where stopped_at is null and heartbeat_at + ttl >= clock_timestamp() and role <> 'broker'
 ) w
@@ -56,20 +56,32 @@ where j.throttle = $1 and f.error is not null
 order by f.id desc
 limit 1";
 
+/// The live workers at one time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CountedWorkers {
+    /// All of them, those in other programs as well.
+    pub all: i64,
+    /// The processes with the role `runner`.
+    pub runners: i64,
+}
+
 impl Queue {
     /// Returns the number of live workers, and the throttles whose last several attempts failed, with
     /// no success for a minute.
-    pub async fn workers_and_failing(&self) -> Result<(i64, Vec<Failing>), Error> {
+    pub async fn workers_and_failing(&self) -> Result<(CountedWorkers, Vec<Failing>), Error> {
         let rows = sqlx::query(WORKERS_AND_FAILING)
             .bind(None::<&str>)
             .bind(MIN_FAILED_ATTEMPTS)
             .bind(MAX_FAILING_READ)
             .fetch_all(&self.pool)
             .await?;
-        let workers = rows.first().map_or(0, |row| row.get("workers"));
+        let workers = rows.first().map(|row| CountedWorkers {
+            all: row.get("workers"),
+            runners: row.get("runners"),
+        });
         let is_failing = |row: &&PgRow| row.get::<Option<&str>, _>("throttle").is_some();
         Ok((
-            workers,
+            workers.unwrap_or_default(),
             rows.iter().filter(is_failing).map(failing).collect(),
         ))
     }

@@ -68,6 +68,7 @@ pub use depth_cache::Depths;
 pub use due::DueParts;
 pub(crate) use enqueue::refuse_unstorable;
 pub use error::{DISK_FULL, DISK_FULL_REMEDY, READ_ONLY, READ_ONLY_REMEDY, is_disk_full, within};
+pub use failing::CountedWorkers;
 pub use feedback::{Feedbacks, WorkerReport};
 pub use groups::{GroupCounts, Settled, wants_end};
 pub use lagging::{LaggingError, with_lag};
