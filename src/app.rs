@@ -81,6 +81,8 @@ pub use serve::serve;
 pub use servers::prometheus_sources;
 pub use start::App;
 #[cfg(feature = "cli")]
-pub(crate) use start::{NO_POSTGRES, migrate, redis_store, unreachable, unreleased_schema};
+pub(crate) use start::{
+    NO_POSTGRES, check_database_url, migrate, redis_store, unreachable, unreleased_schema,
+};
 #[cfg(feature = "cli")]
 pub(crate) use warnings::warnings;

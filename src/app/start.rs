@@ -22,7 +22,7 @@ use crate::cron::{self, Schedules};
 use crate::jobs::postgres::{KindRetention, Retention, Schema};
 use crate::jobs::serving::Serves;
 use crate::jobs::{self, Kinds, Queue, SecretKeys};
-use crate::postgres::{Replica, UnusablePostgres, reach};
+use crate::postgres::{Replica, UnusablePostgres, connect_options, reach};
 #[cfg(feature = "notifications")]
 use crate::providers::pool::AccountPool;
 use crate::runner::{self, Worker, WorkerMetrics};
@@ -181,6 +181,7 @@ async fn open_queue(
     keys: SecretKeys,
     lists: Option<Replica>,
 ) -> anyhow::Result<Queue> {
+    check_database_url(settings)?;
     reach(&settings.database(), STARTUP_TIMEOUT, true)
         .await
         .map_err(|why| unreachable(why, settings))?;
@@ -224,6 +225,19 @@ async fn start_worker(
     Worker::start(config, queue.clone(), throttles.clone(), kinds, metrics)
         .await
         .map_err(refused_settings)
+}
+
+/// Refuses a URL of the database that cannot be parsed. The error of the driver does not show the
+/// URL.
+pub(crate) fn check_database_url(settings: &Settings) -> Result<(), config::Error> {
+    connect_options(&settings.database_url)
+        .map(drop)
+        .map_err(|error| {
+            config::Error::at(
+                "DATABASE_URL (setting database_url)",
+                format!("must be a URL like postgres://user@host/database ({error})"),
+            )
+        })
 }
 
 /// Builds the error for a Postgres that cannot be used, with a note if `DATABASE_URL` is not set.

@@ -82,6 +82,7 @@ pub(super) async fn lists(settings: &Settings) -> anyhow::Result<Queue> {
 
 /// Connects to the database without checking its content.
 pub(super) async fn database(settings: &Settings) -> anyhow::Result<Queue> {
+    app::check_database_url(settings)?;
     reach(&settings.database(), SERVER_START_TIMEOUT, false)
         .await
         .map_err(|why| app::unreachable(why, settings))?;

@@ -84,6 +84,23 @@ async fn variables_that_cannot_be_used_are_named_before_postgres_is_reached() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_database_url_that_cannot_be_parsed_is_named_by_every_command() {
+    let words = "DATABASE_URL (setting database_url): must be a URL like postgres://";
+    for url in [
+        "postgres://ann:s3cret-word@127.0.0.1:port/x",
+        "postgres://ann:s3cret-word@one:5432,two:5432/x",
+        "postgres://ann:s3cret-word@127.0.0.1/x?sslmode=maybe",
+    ] {
+        let shell = shell().await.with("DATABASE_URL", url);
+        for args in [&SERVE[..], &["migrate"], &["job", "list"]] {
+            shell.refused(args, 78, words);
+            let printed = shell.run(args);
+            assert!(!printed.err.contains("s3cret-word"), "{}", printed.err);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_secret_of_alerts_that_no_variable_defines_is_warned_about() {
     let shell = shell()
         .await
