@@ -39,7 +39,7 @@ class Lost(Exception):
 
 
 def call(path, body, timeout=15):
-    """Posts `body`; repeats what Flyball could not do for the moment."""
+    """Posts `body`; repeats what Flyball, or a proxy before it, could not do for the moment."""
     while True:
         request = urllib.request.Request(URL + path, json.dumps(body).encode(), {"content-type": "application/json"})
         if TOKEN:
@@ -50,7 +50,7 @@ def call(path, body, timeout=15):
         except urllib.error.HTTPError as error:
             if error.code == 409:
                 raise Lost(error.read().decode()) from None
-            if error.code not in (429, 503):
+            if error.code not in (429, 502, 503, 504):
                 raise RuntimeError(f"{path} answered {error.code}: {error.read().decode()}") from None
             time.sleep(float(error.headers.get("retry-after", 1)))
         except OSError as error:  # No connection: the server restarts, or is away.

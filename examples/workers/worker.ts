@@ -26,7 +26,7 @@ class Stopped extends Error {}
 /** The job goes on elsewhere: the lease is lost. */
 class Lost extends Error {}
 
-/** Posts a body; repeats what Flyball could not do for the moment. */
+/** Posts a body; repeats what Flyball, or a proxy before it, could not do for the moment. */
 async function call(path: string, body: object): Promise<any> {
   const headers: Record<string, string> = { "content-type": "application/json" };
   if (process.env.FLYBALL_TOKEN) headers.authorization = `Bearer ${process.env.FLYBALL_TOKEN}`;
@@ -44,7 +44,7 @@ async function call(path: string, body: object): Promise<any> {
       continue;
     }
     if (answer.status === 409) throw new Lost(await answer.text());
-    if (answer.status !== 429 && answer.status !== 503) {
+    if (![429, 502, 503, 504].includes(answer.status)) {
       throw new Error(`${path} answered ${answer.status}: ${await answer.text()}`);
     }
     await sleep(1000 * Number(answer.headers.get("retry-after") ?? 1));

@@ -3,9 +3,14 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
+use axum::Json;
+use axum::extract::State as Shared;
+use axum::http::{StatusCode, Uri};
+use axum::response::{IntoResponse as _, Response};
 use flyball::jobs::{NewJob, State};
+use parking_lot::Mutex;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -51,6 +56,40 @@ fn examples() -> PathBuf {
     Path::new(crate::support::ROOT).join("examples/workers")
 }
 
+/// Returns true if the workers of both languages can run here; says what is missing if not.
+async fn can_run() -> bool {
+    for (program, _) in [PYTHON, TYPESCRIPT] {
+        if Command::new(program).arg("--version").output().is_err() {
+            skip(&format!("{program} is not installed"));
+            return false;
+        }
+    }
+    let compiled = tokio::task::spawn_blocking(|| &*RUNNABLE).await.unwrap();
+    if let Err(missing) = compiled {
+        skip(missing);
+        return false;
+    }
+    true
+}
+
+/// Returns the command of a worker that asks this server and whose leases last so many seconds.
+fn command((program, file): (&str, &str), url: &str, name: &str, lease_s: u32) -> Command {
+    let path = match RUNNABLE.as_ref() {
+        Ok(runnable) if file == TYPESCRIPT.1 => runnable.clone(),
+        _ => examples().join(file),
+    };
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", "exec \"$0\" \"$1\" 1>&2", program])
+        .arg(path)
+        .current_dir(examples())
+        .env("FLYBALL_URL", url)
+        .env("WORKER_NAME", name)
+        .env("LEASE_S", lease_s.to_string())
+        .env("PYTHONDONTWRITEBYTECODE", "1");
+    command
+}
+
 /// A server, and the workers that ask it for jobs.
 struct RemoteFixture {
     fixture: ProcessFixture,
@@ -60,15 +99,7 @@ struct RemoteFixture {
 
 impl RemoteFixture {
     async fn new(knobs: &str) -> Option<Self> {
-        for (program, _) in [PYTHON, TYPESCRIPT] {
-            if Command::new(program).arg("--version").output().is_err() {
-                skip(&format!("{program} is not installed"));
-                return None;
-            }
-        }
-        let compiled = tokio::task::spawn_blocking(|| &*RUNNABLE).await.unwrap();
-        if let Err(missing) = compiled {
-            skip(missing);
+        if !can_run().await {
             return None;
         }
         let fixture = ProcessFixture::new(knobs).await;
@@ -83,21 +114,8 @@ impl RemoteFixture {
 
     /// Starts a worker whose leases last so many seconds, and waits until its claim has reached the
     /// server.
-    async fn worker(&self, (program, file): (&str, &str), name: &str, lease_s: u32) -> Process {
-        let path = match RUNNABLE.as_ref() {
-            Ok(runnable) if file == TYPESCRIPT.1 => runnable.clone(),
-            _ => examples().join(file),
-        };
-        let mut command = Command::new("sh");
-        command
-            .args(["-c", "exec \"$0\" \"$1\" 1>&2", program])
-            .arg(path)
-            .current_dir(examples())
-            .env("FLYBALL_URL", &self.url)
-            .env("WORKER_NAME", name)
-            .env("LEASE_S", lease_s.to_string())
-            .env("PYTHONDONTWRITEBYTECODE", "1");
-        let worker = Process::start(command);
+    async fn worker(&self, language: (&str, &str), name: &str, lease_s: u32) -> Process {
+        let worker = Process::start(command(language, &self.url, name, lease_s));
         eventually(&format!("{name} claims"), SOON, || async {
             let sql = "select 1 from flyball.worker where name = $1 and role = 'remote' and stopped_at is null";
             let found: Option<i32> = sqlx::query_scalar(sql)
@@ -334,4 +352,57 @@ async fn workers_go_on_while_the_server_is_killed_and_their_slots_stay_taken() {
     assert!(in_turn, "the only slot was free too early");
     drop((first, second));
     assert!(world.server.ended().is_none());
+}
+
+/// The calls of a worker, by their verbs.
+type Verbs = Arc<Mutex<Vec<String>>>;
+
+/// Hands out one job, and answers its end first as a proxy whose server restarts.
+async fn answer_as_a_proxy(Shared(verbs): Shared<Verbs>, uri: Uri) -> Response {
+    let verb = uri.path().rsplit('/').next().unwrap_or_default().to_owned();
+    let seen = {
+        let mut verbs = verbs.lock();
+        verbs.push(verb.clone());
+        verbs.iter().filter(|other| **other == verb).count()
+    };
+    match (verb.as_str(), seen) {
+        ("claim", 1) => {
+            let job = json!({
+                "id": 1, "lease": "0000000000000001", "kind": "render", "args": {"pages": 0},
+                "attempt": 1, "checkpoint": null
+            });
+            Json(json!({"worker_id": 1, "jobs": [job]})).into_response()
+        }
+        ("claim", _) => std::future::pending().await,
+        ("complete", 1) => StatusCode::BAD_GATEWAY.into_response(),
+        ("complete", 2) => StatusCode::GATEWAY_TIMEOUT.into_response(),
+        _ => Json(json!({"id": 1, "state": "completed"})).into_response(),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_answer_of_a_proxy_whose_server_restarts_is_no_failure_of_the_job() {
+    if !can_run().await {
+        return;
+    }
+    for language in [PYTHON, TYPESCRIPT] {
+        let verbs = Verbs::default();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let router = axum::Router::new()
+            .fallback(answer_as_a_proxy)
+            .with_state(verbs.clone());
+        tokio::spawn(async move { axum::serve(listener, router).await });
+
+        let _worker = Process::start(command(language, &url, "behind-a-proxy", 60));
+
+        let claims_again = || async {
+            let verbs = verbs.lock();
+            let claims = verbs.iter().filter(|verb| *verb == "claim").count();
+            (claims > 1).then(|| verbs.clone())
+        };
+        let called = eventually("the worker claims again", SOON, claims_again).await;
+        let expected = ["claim", "complete", "complete", "complete", "claim"];
+        assert_eq!(called, expected, "{}", language.0);
+    }
 }
