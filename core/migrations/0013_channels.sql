@@ -61,35 +61,43 @@ begin
             octet_length(publish.data::text)));
     end if;
 
-    insert into flyball.publication (id, tenant, channel, data) overriding system value
-    select q.id, sender, publish.channel, publish.data
+    insert into flyball.publication (id, room, tenant, channel, data) overriding system value
+    select q.id, case when not q.is_small then q.room - 1 end, sender, publish.channel, publish.data
     from (
-        select nextval('flyball.publication_id_seq') as id, coalesce((
-            select l.max_pending from flyball.tenant_limit l where l.tenant in (sender, '*') order by l.tenant = '*' limit 1), 10000)::bigint
-            as queue_max
+        select n.id, n.is_small, case when not n.is_small then (
+            select p.room from flyball.publication p
+            where p.tenant = sender and p.id >= n.id - 100 and p.xmin = pg_current_xact_id()::xid
+            order by p.tenant desc, p.id desc limit 1) end as room
+        from (
+            select m.id, case when current_setting('transaction_isolation') = 'serializable'
+                    and pg_relation_size('flyball.publication') < m.queue_max * 48 then true
+                else not exists (select from flyball.publication p where p.tenant = sender and p.id <= m.id - m.queue_max) end
+                as is_small
+            from (
+                select nextval('flyball.publication_id_seq') as id, coalesce((
+                    select l.max_pending from flyball.tenant_limit l where l.tenant in (sender, '*') order by l.tenant = '*' limit 1),
+                    10000)::bigint as queue_max
+                offset 0
+            ) m
+            offset 0
+        ) n
         offset 0
     ) q
-    where case when current_setting('transaction_isolation') = 'serializable'
-                and pg_relation_size('flyball.publication') < q.queue_max * 48 then true
-            else not exists (select from flyball.publication p where p.tenant = sender and p.id <= q.id - q.queue_max) end
+    where q.is_small or q.room > 0
     returning publication.id, pg_notify('flyball_publish', flyball.tenant_mark(sender))::text into publish.id, woken;
     if found then
         return;
     end if;
 
     queue_max := flyball.queue_max(sender);
-    room := (
-        select case when p.xmin = pg_current_xact_id()::xid then p.room end from flyball.publication p where p.tenant = sender
-        order by p.tenant desc, p.id desc limit 1);
-    room := coalesce(room, queue_max - (
-        select count(*) from (select from flyball.publication p where p.tenant = sender limit queue_max) as page));
+    room := queue_max - (select count(*) from (select from flyball.publication p where p.tenant = sender limit queue_max) as page);
     if room <= 0 then
         raise exception using errcode = '53400', column = 'channel',
             constraint = 'tenant_queue', schema = sender, datatype = format('%s/%s/1', queue_max, queue_max),
             message = format('publish: %s messages of the tenant wait already (setting tenant_queue_max)', queue_max),
             hint = 'Nothing was published.';
     end if;
-    insert into flyball.publication (tenant, channel, data, room) values (sender, publish.channel, publish.data, room - 1)
+    insert into flyball.publication (room, tenant, channel, data) values (room - 1, sender, publish.channel, publish.data)
     returning publication.id, pg_notify('flyball_publish', flyball.tenant_mark(sender))::text into publish.id, woken;
 end $$;
 comment on function flyball.publish is 'Publishes a message to the subscribers of a channel in the caller''s own transaction.';
