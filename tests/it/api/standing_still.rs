@@ -65,10 +65,13 @@ async fn until_state(api: &str, throttle: &str, state: &str) -> Value {
     .await
 }
 
+/// Returns the explanation of a throttle, once Redis has answered in time.
 async fn sentence(api: &str, throttle: &str) -> String {
-    let why = body(&format!("{api}/api/v1/throttles/{throttle}/why")).await;
-    let sentence = why["sentence"].as_str();
-    sentence.unwrap_or_else(|| panic!("{why}")).to_owned()
+    eventually(&format!("{throttle} is explained"), SOON, || async {
+        let why = body(&format!("{api}/api/v1/throttles/{throttle}/why")).await;
+        why["sentence"].as_str().map(str::to_owned)
+    })
+    .await
 }
 
 #[tokio::test]
