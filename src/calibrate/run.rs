@@ -24,7 +24,7 @@ use super::pulse::{Move, Pulse, Shape};
 use crate::governor::counters::Counters;
 use crate::governor::explain::Cause;
 use crate::governor::policy::{SignalKind, SignalPolicy, SignalSource};
-use crate::governor::sources::probe;
+use crate::governor::sources::{probe, sample};
 use crate::governor::{Actuator, Bounds, ControlState, Observation, Policy, SignalSample, Sources};
 use crate::signals::{self, HttpProbe};
 use crate::throttle::{self, Name, Status, Store};
@@ -52,7 +52,7 @@ const BEGIN_SHARE: f64 = 0.99;
 pub struct CalibrationSession {
     store: Arc<dyn Store>,
     sources: Sources,
-    probes: Vec<(String, HttpProbe)>,
+    probes: Vec<(SignalPolicy, HttpProbe)>,
     name: Name,
     policy: Policy,
     signal: String,
@@ -117,8 +117,8 @@ impl CalibrationSession {
         let looks = policy
             .signals
             .iter()
-            .filter_map(|about| Some((about.name.clone(), about.probe.as_ref()?)));
-        let probes = looks.map(|(name, look)| Ok((name, probe(look)?)));
+            .filter_map(|about| Some((about.clone(), about.probe.as_ref()?)));
+        let probes = looks.map(|(about, look)| Ok((about, probe(look)?)));
         let probes = probes.collect::<Result<_, signals::Error>>()?;
         sources.check(&policy)?;
         Ok(Self {
@@ -381,13 +381,13 @@ impl CalibrationSession {
 
     /// Returns the samples of the probes; a probe that does not answer has none.
     async fn probe(&self, now: f64) -> Vec<SignalSample> {
-        let read = |(name, probe): &(String, HttpProbe)| {
-            let (name, probe) = (name.clone(), probe.clone());
+        let read = |(about, probe): &(SignalPolicy, HttpProbe)| {
+            let (about, probe) = (about.clone(), probe.clone());
             async move {
+                let reading = probe.read(now).await.ok()?;
                 Some(SignalSample {
-                    signal: name,
-                    value: Some(probe.read(now).await.ok()?.value),
                     at: now,
+                    ..sample(&about, reading)
                 })
             }
         };

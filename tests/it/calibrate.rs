@@ -71,6 +71,8 @@ impl Rig {
             let load = *shown.lock().unwrap();
             let seen = instead.lock().unwrap().unwrap_or(load);
             async move {
+                // In percent, which the policy scales.
+                let (load, seen) = (100.0 * load, 100.0 * seen);
                 format!(
                     "# TYPE it_load gauge\nit_load {load}\n# TYPE it_seen gauge\nit_seen {seen}\n"
                 )
@@ -142,7 +144,7 @@ fn knobs_file(query: &str, page: &str) -> String {
     let query = query.replace('"', "\\\"");
     format!(
         "[knobs]\nrps = 20\nmode = \"auto\"\nmin = 1\nmax = 200\nsafe_rps = 5\n\n[[signal]]\nname = \"it-load\"   # ours\n\
-         query = \"{query}\"\nsetpoint = 1.0\nlag_s = 60 # a guess\nprobe = \"{page}\"\nprobe_metric = \"it_load\"\n\n[governor]\ntick_s = 1\n"
+         query = \"{query}\"\nsetpoint = 1.0\nscale = 0.01\nlag_s = 60 # a guess\nprobe = \"{page}\"\nprobe_metric = \"it_load\"\n\n[governor]\ntick_s = 1\n"
     )
 }
 

@@ -448,7 +448,7 @@ pub fn probe(look: &ProbeTarget) -> Result<HttpProbe, Error> {
 }
 
 /// Converts a reading to a sample in the setpoint's unit.
-fn sample(about: &SignalPolicy, reading: Reading) -> SignalSample {
+pub fn sample(about: &SignalPolicy, reading: Reading) -> SignalSample {
     SignalSample {
         signal: about.name.clone(),
         value: Some(reading.value * about.scale),
