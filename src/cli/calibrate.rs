@@ -11,6 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::exit::CliError;
+use super::given_text::text_of_file;
 use super::output::say;
 use super::{connect, output};
 use crate::app;
@@ -64,7 +65,7 @@ pub(super) struct Args {
 pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCode> {
     let name = Name::new(args.throttle.as_str())?;
     let path = Path::new(&settings.knobs_dir).join(format!("{name}.toml"));
-    let (file, policy) = super::replay::policy(&path)?;
+    let (_, policy) = super::replay::policy(&path)?;
     let store = connect::throttles(&settings).await?;
     let shape = Shape::of(f64::from(args.pulse_s), args.halves);
     let law = policy.law.clone();
@@ -108,21 +109,16 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
     let about = session.signal();
     let wanted =
         (fit.lag_s.max(about.lag_s) > AGREES * fit.lag_s.min(about.lag_s)).then_some(fit.lag_s);
-    let written = match wanted {
-        Some(lag_s) if args.write => {
-            let text = edit::set_lag(&file.text, &about.name, lag_s).map_err(CliError::Refused)?;
-            replace(&path, &text)?;
-            true
-        }
-        _ => false,
-    };
+    let writing = wanted
+        .filter(|_| args.write)
+        .map(|lag_s| write_lag(&path, &about.name, lag_s));
     let summary = CalibrationSummary {
         fit,
         ended: &ended,
         law: &law,
         lag_s: about.lag_s,
         wanted,
-        written,
+        written: matches!(writing, Some(Ok(()))),
         path: &path,
     };
     if args.json {
@@ -130,6 +126,8 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
     } else {
         summary.print(&about.name)
     }?;
+    // What half an hour of testing found is printed also if it cannot be written.
+    writing.transpose()?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -183,6 +181,16 @@ fn interrupts(cancel: CancellationToken) -> anyhow::Result<tokio::task::JoinHand
         cancel.cancel();
     };
     Ok(tokio::spawn(interrupted.boxed()))
+}
+
+/// Sets the lag of a signal in the knobs file as it is now: a person may have edited it during the
+/// test.
+fn write_lag(path: &Path, signal: &str, lag_s: f64) -> anyhow::Result<()> {
+    let text = text_of_file(path)?;
+    let edited = edit::set_lag(&text, signal, lag_s).map_err(|reason| {
+        CliError::Refused(format!("cannot write {}: {reason}", path.display()))
+    })?;
+    replace(path, &edited)
 }
 
 /// Replaces a file by a text in one step, keeping the file's permissions.

@@ -226,7 +226,21 @@ async fn a_test_beside_a_running_governor_finds_the_plant_and_hands_the_knob_bac
         "--halves",
         "4",
     ];
-    let mut output = ended(rig.start(&arguments), Duration::from_secs(240)).await;
+    let path = rig
+        .fixture
+        .command()
+        .get_current_dir()
+        .unwrap()
+        .join(format!("{THROTTLE}.toml"));
+    let child = rig.start(&arguments);
+    eventually("the test has the knob", SOON, || async {
+        (rig.status().await.knobs.by == calibration::CALIBRATION_ACTOR).then_some(())
+    })
+    .await;
+    // A person edits the file meanwhile.
+    let edited = std::fs::read_to_string(&path).unwrap() + "gain = 1.5\n";
+    std::fs::write(&path, edited).unwrap();
+    let mut output = ended(child, Duration::from_secs(240)).await;
     // On a machine that stalls for seconds the test rightly aborts.
     for _ in 0..2 {
         if !output.status.success() && printed(&output).contains("ended early") {
@@ -247,16 +261,11 @@ async fn a_test_beside_a_running_governor_finds_the_plant_and_hands_the_knob_bac
         (&answer["policy"]["lag_s"], &answer["written"]),
         (&Value::from(60.0), &Value::from(true))
     );
-    let path = rig
-        .fixture
-        .command()
-        .get_current_dir()
-        .unwrap()
-        .join(format!("{THROTTLE}.toml"));
     let text = std::fs::read_to_string(path).unwrap();
     assert!(
         text.contains(&format!("lag_s = {lag_s} # a guess\n"))
-            && text.contains("\"it-load\"   # ours\n"),
+            && text.contains("\"it-load\"   # ours\n")
+            && text.ends_with("tick_s = 1\ngain = 1.5\n"),
         "{text}"
     );
     eventually("the governor has the knob again", SOON, || async {
