@@ -230,9 +230,14 @@ fn law(args: &Args) -> anyhow::Result<Option<crate::governor::ControllerTuning>>
     }
     let text = match &args.policy {
         None => String::new(),
-        Some(path) => text_of_file(path)?,
+        Some(path) => {
+            let text = text_of_file(path)?;
+            // Faults of the file are reported with its name and their lines.
+            Policy::parse(&text, &path.display().to_string())?;
+            text
+        }
     };
-    let mut file: toml::Table = text.parse().with_context(|| "reading the policy")?;
+    let mut file: toml::Table = text.parse().context("reading the policy")?;
     // Only the law is taken from the file, because the scenario has signals of its own.
     let mut table = match file.remove("governor") {
         Some(toml::Value::Table(table)) => table,
@@ -247,20 +252,16 @@ fn law(args: &Args) -> anyhow::Result<Option<crate::governor::ControllerTuning>>
         };
         table.extend(one);
     }
-    let name = args
-        .policy
-        .as_ref()
-        .map_or_else(|| "--set".to_owned(), |path| path.display().to_string());
     let signal = "[[signal]]\nname = \"load\"\nquery = \"load\"\nsetpoint = 1\n";
     let whole = format!("{signal}[governor]\n{table}");
-    match Policy::parse(&whole, &name) {
+    match Policy::parse(&whole, "--set") {
         Ok(policy) => Ok(policy.map(|policy| policy.law)),
         Err(refused) => {
             // Line numbers of the text made here would mislead; the key names the place.
             let faults: Vec<String> = refused
                 .0
                 .iter()
-                .map(|fault| format!("{name}: {}: {}", fault.key, fault.reason))
+                .map(|fault| format!("--set: {}: {}", fault.key, fault.reason))
                 .collect();
             bail!(CliError::Refused(faults.join("\n")))
         }

@@ -207,6 +207,24 @@ fn what_is_wrong_is_said_with_its_place_and_what_is_allowed() {
         code == 4 && words.contains("governor.speed: is not a known field; allowed: actuator"),
         "{code}: {words}"
     );
+    let folder = tempfile::tempdir().unwrap();
+    let policy = folder.path().join("mine.toml");
+    let path = policy.to_str().unwrap();
+    for (text, expected) in [
+        (
+            "[governor]\ngain = 99\n",
+            ":2: governor.gain: must be a number",
+        ),
+        ("governor = 5\n", ":1: governor: must be a table"),
+        ("[governor\ngain = 1\n", ":1: "),
+    ] {
+        std::fs::write(&policy, text).unwrap();
+        let (code, words) = printed(&simulate(&["S1", "--policy", path, "--set", "gain=1"]));
+        assert!(
+            code == 78 && words.contains(&format!("{path}{expected}")),
+            "{code}: {words}"
+        );
+    }
     let (code, words) = printed(&simulate(&["S1", "--controllers", "flyball,me"]));
     assert!(
         code == 2 && words.contains("allowed are flyball,pid,aimd,fixed"),
