@@ -111,6 +111,8 @@ fn a_latency_and_a_ratio_trip_only_where_a_hard_level_is_written() {
     for (kind, setpoint, hard, calm, high) in [
         ("latency", 1.0, 2.0, 1.0, 5.0),
         ("ratio", 0.01, 0.5, 0.0, 0.9),
+        // All are refused.
+        ("ratio", 0.01, 0.985, 0.0, 1.0),
     ] {
         let signal = |trip: &str| {
             Rig::of(

@@ -44,7 +44,8 @@ const PROBE_GAIN: f64 = 0.4;
 /// The integral time of upward probing, in seconds.
 const PROBE_TI_S: f64 = 25.0;
 
-/// The largest refused share that is computed with: beyond it a sample would weigh too much.
+/// The largest refused share from which a quota is computed: beyond it a sample would weigh too
+/// much. The breaker judges the whole share.
 const SHARE_MAX: f64 = 0.98;
 
 /// The state of the controller of one refused share.
@@ -139,12 +140,13 @@ impl QuotaController {
     ) {
         let (now, setpoint, history) = (context.now, context.policy.setpoint, context.history);
         let dt = front.spacing_s(at);
-        self.share = clamp_finite(y, 0.0, SHARE_MAX);
-        let x = (1.0 - setpoint) / (1.0 - self.share);
+        self.share = clamp_finite(y, 0.0, 1.0);
+        let counted = self.share.min(SHARE_MAX);
+        let x = (1.0 - setpoint) / (1.0 - counted);
         (front.x, front.z, front.xf) = (x, x, x);
         let through = match self.capacity {
             Some(_) => most(history, at, dt),
-            None => history.mean(at - dt, at) * (1.0 - self.share),
+            None => history.mean(at - dt, at) * (1.0 - counted),
         };
         // Throughput while the work has only begun, or does not use the whole rate, does not show
         // the quota.

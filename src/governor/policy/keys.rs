@@ -221,8 +221,8 @@ pub const KEYS: &[Key] = &[
         "of the signal",
         Default::Depends("2 x setpoint for a load, none for others"),
         Allowed::Above(0.0, 1e15),
-        "The hard level: the value that trips the breaker; above the setpoint. For a load or a \
-         latency it is raised automatically while the signal is noisy, up to fourfold. A latency \
+        "The hard level: the value that trips the breaker; above the setpoint, and for a ratio \
+         below 1. For a load or a latency it is raised automatically while the signal is noisy, up to fourfold. A latency \
          or a ratio trips only if this is set.",
     ),
     signal(

@@ -303,10 +303,13 @@ fn check_levels(values: &Values, signal: &SignalPolicy, refuse: &mut impl FnMut(
                 signal.setpoint, signal.trip
             ),
         );
-    } else if is_share && values.given("trip") && signal.trip > 1.0 {
+    } else if is_share && values.given("trip") && signal.trip >= 1.0 {
         refuse(
             "trip",
-            format!("must be at most 1 for a ratio, not {}", signal.trip),
+            format!(
+                "must be below 1 for a ratio, because no share is above 1, not {}",
+                signal.trip
+            ),
         );
     }
     if let Some(soft) = signal.soft {

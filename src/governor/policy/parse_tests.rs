@@ -302,7 +302,11 @@ fn sources_and_levels_that_do_not_fit_are_refused() {
         ),
         (
             "source = \"feedback\"\nquery = \"errors\"\ntrip = 2",
-            ":6: signal.trip: must be at most 1 for a ratio, not 2",
+            ":6: signal.trip: must be below 1 for a ratio, because no share is above 1, not 2",
+        ),
+        (
+            "source = \"feedback\"\nquery = \"refused\"\ntrip = 1",
+            ":6: signal.trip: must be below 1 for a ratio, because no share is above 1, not 1",
         ),
         ("source = \"http\"", ":1: signal.url: is missing"),
         (
