@@ -13,7 +13,7 @@ use crate::jobs::{self, Queue};
 use crate::service::Leader;
 use crate::signals::complaints_postgres;
 use crate::signals::{Depth, DepthSource, Feedback, FeedbackSource, WorkerFeedback};
-use crate::throttle::Store;
+use crate::throttle::{Name, Store};
 
 /// Time without a renewal after which another process may lead.
 const LEASE: Duration = Duration::from_secs(10);
@@ -60,7 +60,7 @@ pub(super) fn governor(
         .collect();
     let reported = feedback(Feedbacks::new(&apart).with_durations(timed));
     let sources = sources
-        .with_depth(depth(queue.clone()))
+        .with_depth(depth(queue.clone(), throttles.clone()))
         .with_feedback(reported)
         .with_complaints(complaints_postgres::from_tally(apart.clone()));
     Ok(Governor::with(
@@ -73,11 +73,13 @@ pub(super) fn governor(
 
 /// Returns a source of the depth and age of a throttle's queue, as of its last walk.
 ///
-/// A throttle without jobs has a depth of zero; before the first walk is complete there is no
-/// reading.
-fn depth(queue: Queue) -> DepthSource {
+/// A throttle without jobs has a depth of zero. One that does not exist has no reading, or a
+/// misspelt name would look like an empty queue for ever and raise the rate; and before the first
+/// walk is complete there is none.
+fn depth(queue: Queue, throttles: Arc<dyn Store>) -> DepthSource {
     Arc::new(move |throttle| {
-        let (queue, throttle) = (queue.clone(), throttle.to_owned());
+        let (queue, throttles) = (queue.clone(), throttles.clone());
+        let throttle = throttle.to_owned();
         Box::pin(async move {
             let depths = tokio::time::timeout(JOURNAL_TIMEOUT, queue.depths())
                 .await
@@ -88,6 +90,9 @@ fn depth(queue: Queue) -> DepthSource {
                 .throttles
                 .iter()
                 .find(|depth| depth.throttle == throttle);
+            if of.is_none() && !exists(&*throttles, &throttle).await {
+                return None;
+            }
             let oldest_at = of
                 .filter(|depth| depth.ready > 0)
                 .and_then(|depth| depth.oldest_ready_at);
@@ -98,6 +103,19 @@ fn depth(queue: Queue) -> DepthSource {
             })
         })
     })
+}
+
+/// Returns false if there is no throttle of that name, and no pattern from which its first job would
+/// make it; true if the store does not answer.
+async fn exists(throttles: &dyn Store, name: &str) -> bool {
+    let Ok(exact) = Name::new(name) else {
+        return false;
+    };
+    let beginnings = (0..=name.len()).filter_map(|end| name.get(..end));
+    let patterns = beginnings.filter_map(|text| Name::or_pattern(format!("{text}*")).ok());
+    let names: Vec<Name> = patterns.chain([exact]).collect();
+    let found = throttles.statuses(&names).await;
+    found.iter().any(|status| !matches!(status, Ok(None)))
 }
 
 fn unix_s(at: jiff::Timestamp) -> f64 {

@@ -62,6 +62,7 @@ impl FeedbackFixture {
             "[knobs]\nrps = 50\nmode = \"auto\"\nmin = 1\nmax = 50\nsafe_rps = 50\n{signals}\n[governor]\ntick_s = 1\ngain = 4\nopen_min_s = 4\n{law}\n"
         );
         std::fs::write(folder.path().join("calls.toml"), text).unwrap();
+        std::fs::write(folder.path().join("elsewhere.toml"), "[knobs]\nrps = 1\n").unwrap();
         let mut environment = app_environment(&database, folder.path()).await;
         environment.insert("PROMETHEUS_URL".to_owned(), "http://127.0.0.1:9".to_owned());
         let settings = Settings::load(None, &environment).unwrap();

@@ -8,7 +8,7 @@ use flyball::governor::Journal;
 use flyball::governor::postgres::Error as JournalError;
 use flyball::throttle::{AcquireRequest, Change, Error, LaneRequest, Name, RedisStore, Store};
 use rustix::process::Signal;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::support::eventually;
 use crate::support::process::{Process, ProcessFixture};
@@ -61,6 +61,33 @@ async fn turned_by(fixture: &ProcessFixture, term: u64) {
         (raw.get("term") == Some(&term.to_string())).then_some(())
     })
     .await;
+}
+
+#[tokio::test]
+async fn the_queue_of_a_throttle_that_does_not_exist_is_not_an_empty_one() {
+    let fixture = ProcessFixture::new("rps = -1").await;
+    let misspelt = "
+[[signal]]
+name = \"misspelt\"
+source = \"depth\"
+query = \"govrened\"
+setpoint = 1000.0
+";
+    fixture.knobs_file("governed", &format!("{POLICY}{misspelt}"));
+    let _governor = governor(&fixture);
+    let signals = eventually("the known queue is read", SOON, || async {
+        let mut command = fixture.command();
+        let output = command.args(["why", "governed", "--json"]).output().ok()?;
+        let answer: Value = serde_json::from_slice(&output.stdout).ok()?;
+        let signals = answer["governor"]["signals"].clone();
+        (signals[0]["value"] == 0.0).then_some(signals)
+    })
+    .await;
+    assert_eq!(
+        (&signals[1]["name"], &signals[1]["value"]),
+        (&json!("misspelt"), &Value::Null),
+        "{signals}"
+    );
 }
 
 #[tokio::test]
