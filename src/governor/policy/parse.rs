@@ -146,6 +146,11 @@ fn check_law(fields: &mut Reader<'_>, values: &Values, law: &ControllerTuning) {
                       and would count twice";
         fields.wrong("durations", reason);
     }
+    if law.model && !law.observer {
+        let reason =
+            "must be false with observer = false, or left out: the model learns from the observer";
+        fields.wrong("model", reason);
+    }
 }
 
 /// Reads one `[[signal]]`.
@@ -416,6 +421,17 @@ fn check_kind(values: &Values, signal: &SignalPolicy, refuse: &mut impl FnMut(&s
             refuse(
                 "kind",
                 format!("must be \"load\" for source {:?}", values.text("source")),
+            );
+        }
+        (SignalSource::Elasticsearch | SignalSource::Mongodb, _)
+            if signal.kind == SignalKind::Ratio =>
+        {
+            let source = values.text("source");
+            refuse(
+                "kind",
+                format!(
+                    "must be \"load\" or \"latency\" for source {source:?}: none of its figures is a share of refused work"
+                ),
             );
         }
         (SignalSource::Complaints, _) if signal.kind != SignalKind::Latency => {

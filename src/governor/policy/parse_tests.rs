@@ -350,6 +350,14 @@ fn sources_and_levels_that_do_not_fit_are_refused() {
             ":6: signal.kind: must be \"load\" for source \"age\"",
         ),
         (
+            "source = \"elasticsearch\"\nserver = \"s\"\nquery = \"heap\"\nkind = \"ratio\"",
+            ":7: signal.kind: must be \"load\" or \"latency\" for source \"elasticsearch\"",
+        ),
+        (
+            "source = \"mongodb\"\nserver = \"s\"\nquery = \"cache_dirty\"\nkind = \"ratio\"",
+            ":7: signal.kind: must be \"load\" or \"latency\" for source \"mongodb\"",
+        ),
+        (
             "source = \"postgres\"\nquery = \"select 1\"",
             ":1: signal.server: is missing: it must be the name of a [postgres.<name>]",
         ),
@@ -396,6 +404,24 @@ fn sources_and_levels_that_do_not_fit_are_refused() {
             "{reported}"
         );
     }
+}
+
+#[test]
+fn a_model_without_the_observer_that_it_needs_is_refused() {
+    let law = |keys: &str| signal_with(&format!("[governor]\n{keys}"));
+    let found = refused(&law("observer = false\nmodel = true"));
+    assert!(
+        found[0].contains("governor.model: must be false with observer = false"),
+        "{found:?}"
+    );
+    accepted(&law("observer = false"));
+    assert!(
+        Policy::parse(&law("model = true"), "f")
+            .unwrap()
+            .unwrap()
+            .law
+            .model
+    );
 }
 
 #[test]
