@@ -28,11 +28,38 @@ pub(crate) fn policies(files: &[KnobsFile]) -> anyhow::Result<Policies> {
     for file in files {
         match Policy::parse(&file.text, &file.path.display().to_string())? {
             Some(policy) => policies.push((file.name.clone(), policy)),
-            None if file.text.lines().any(|line| line.trim() == "[governor]") => {
+            None if has_law(&file.text) => {
                 tracing::warn!(file = %file.path.display(), "there is a table [governor] but no [[signal]]: no governor runs for this throttle");
             }
             None => {}
         }
     }
     Ok(policies)
+}
+
+/// Returns true if a knobs file has a table `[governor]`.
+#[cfg(feature = "governor")]
+fn has_law(text: &str) -> bool {
+    let tables = text.parse::<toml::Table>();
+    tables.is_ok_and(|tables| tables.contains_key("governor"))
+}
+
+#[cfg(all(test, feature = "governor"))]
+mod tests {
+    use super::has_law;
+
+    #[test]
+    fn a_law_is_found_however_it_is_written() {
+        for text in [
+            "[governor]\n",
+            "[governor] # the law\ngain = 2\n",
+            "[ governor ]\n",
+            "governor = { gain = 2 }\n",
+        ] {
+            assert!(has_law(text), "{text}");
+        }
+        for text in ["", "[knobs]\nrps = 1\n", "# [governor]\n", "[governor\n"] {
+            assert!(!has_law(text), "{text}");
+        }
+    }
 }
