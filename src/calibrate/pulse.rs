@@ -185,9 +185,11 @@ impl Pulse {
         if load < TARGET_RANGE.0 * target && self.rate * climb <= self.most {
             return self.set(now, self.rate * climb);
         }
+        // Bounds that leave just enough room may be out of order by a rounding error.
         self.base = self
             .rate
-            .clamp(self.shape.pulse * self.least, self.most / self.shape.pulse);
+            .max(self.shape.pulse * self.least)
+            .min(self.most / self.shape.pulse);
         self.half(now, 0)
     }
 
@@ -292,6 +294,15 @@ mod tests {
                 .unwrap_err()
                 .contains("leave no room")
         );
+    }
+
+    #[test]
+    fn bounds_that_leave_just_enough_room_are_used_in_full() {
+        // 4.9 x 1.4 is a rounding error above 9.604 / 1.4.
+        let (rates, end) = play(5.0, (4.9, 9.604), |_| Some(0.6));
+        assert_eq!((rates.len(), end), (6, Move::Done));
+        let inside = |rate: &f64| (4.9 - 1e-9..=9.604 + 1e-9).contains(rate);
+        assert!(rates.iter().all(inside), "{rates:?}");
     }
 
     #[test]
