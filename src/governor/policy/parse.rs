@@ -6,6 +6,7 @@ use super::model::{
     SignalPolicy, SignalSource,
 };
 use super::values::{Values, values};
+use crate::control::durations::LONGEST_S;
 use crate::governor::actuator::Actuator;
 use crate::input::wording::must_be_one_of;
 use crate::input::{FileError, FileProblem, Reader, TomlDocument};
@@ -316,6 +317,14 @@ fn check_levels(values: &Values, signal: &SignalPolicy, refuse: &mut impl FnMut(
                 signal.trip
             ),
         );
+    }
+    let longest = LONGEST_S * signal.scale;
+    for key in ["setpoint", "soft", "trip"] {
+        let level = values.given_number(key).filter(|level| *level >= longest);
+        if let (Some(level), Some(FeedbackKind::LatencyP99)) = (level, signal.feedback) {
+            let allowed = format!("{longest}, because longer durations are not told apart");
+            refuse(key, format!("must be below {allowed}, not {level}"));
+        }
     }
     if let Some(soft) = signal.soft {
         if soft < signal.setpoint {

@@ -308,6 +308,14 @@ fn sources_and_levels_that_do_not_fit_are_refused() {
             "source = \"feedback\"\nquery = \"refused\"\ntrip = 1",
             ":6: signal.trip: must be below 1 for a ratio, because no share is above 1, not 1",
         ),
+        (
+            "source = \"feedback\"\nquery = \"latency_p99\"\ntrip = 90",
+            ":6: signal.trip: must be below 80, because longer durations are not told apart, not 90",
+        ),
+        (
+            "source = \"feedback\"\nquery = \"latency_p99\"\nscale = 0.001",
+            ":3: signal.setpoint: must be below 0.08, because longer durations are not told apart, not 0.2",
+        ),
         ("source = \"http\"", ":1: signal.url: is missing"),
         (
             "source = \"http\"\nurl = \"x\"\nmetric = \"a\"",
