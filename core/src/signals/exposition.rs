@@ -2,6 +2,9 @@
 
 use super::{Missing, Reading};
 
+/// The least number that is a time in unix milliseconds; as seconds it is the year 5138.
+const MILLISECONDS_FROM: f64 = 1e11;
+
 /// A selector of series: a metric's name and the labels that it must have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Series {
@@ -72,13 +75,12 @@ impl Series {
         }
         let mut words = rest.split_whitespace();
         let value = words.next()?.parse().unwrap_or(f64::NAN);
-        // Milliseconds in the Prometheus format, seconds with a fraction in OpenMetrics.
-        let at = words.next().and_then(|w| {
-            if w.contains('.') {
-                w.parse().ok()
-            } else {
-                w.parse().ok().map(|ms: f64| ms / 1000.0)
-            }
+        // Seconds in OpenMetrics, with a fraction or without one; milliseconds in the Prometheus
+        // format.
+        let at = words.next().and_then(|word| {
+            let time: f64 = word.parse().ok()?;
+            let is_seconds = word.contains('.') || time < MILLISECONDS_FROM;
+            Some(if is_seconds { time } else { time / 1000.0 })
         });
         Some((value, at))
     }
@@ -158,6 +160,20 @@ mod tests {
                 .at,
             7.0
         );
+    }
+
+    #[test]
+    fn a_time_is_read_in_seconds_and_in_milliseconds() {
+        let series = Series::parse("load").unwrap();
+        for (time, expected) in [
+            ("1700000000", 1_700_000_000.0),
+            ("1700000000.25", 1_700_000_000.25),
+            ("1700000000250", 1_700_000_000.25),
+        ] {
+            let page = format!("load 1 {time}\n");
+            let reading = series.read(&page, 1_700_000_005.0).unwrap();
+            assert_eq!(reading.at, expected, "{time}");
+        }
     }
 
     #[test]
