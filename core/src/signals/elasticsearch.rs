@@ -54,6 +54,8 @@ impl ClusterStats {
         }
         let nodes = self.of_nodes(&stats);
         let value = match self.figure {
+            // A counter that no node reports is not one that stands still.
+            ClusterFigure::Rejected if nodes.is_empty() => None,
             ClusterFigure::Rejected => self.rejected.lock().rate(now, nodes),
             _ => nodes.into_values().reduce(f64::max),
         };
@@ -84,6 +86,24 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::signals::Missing;
+
+    #[tokio::test]
+    async fn rejections_that_no_node_counts_are_no_reading() {
+        let page = json!({"nodes": {"a": {"jvm": {"mem": {"heap_used_percent": 20}}}}});
+        let app = axum::Router::new().route(
+            "/_nodes/stats/os,jvm,thread_pool",
+            axum::routing::get(move || async move { page.to_string() }),
+        );
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move { axum::serve(listener, app).await });
+        let stats = ClusterStats::new(&Access::open(&url), ClusterFigure::Rejected).unwrap();
+        for now in [100.0, 105.0] {
+            let error = stats.read(now).await.unwrap_err();
+            assert_eq!(error, Error::Missing(Missing::Absent), "at {now}");
+        }
+    }
 
     #[tokio::test]
     async fn the_worst_of_the_nodes_that_answer_is_no_reading_while_others_are_silent() {
