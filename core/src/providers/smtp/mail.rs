@@ -178,10 +178,12 @@ impl MailFields {
 /// Parses a header that a message may set; returns `None` for any other.
 pub(super) fn header(name: &str, value: &Value) -> Option<(HeaderName, String)> {
     let low = name.to_ascii_lowercase();
+    // The mail library accepts a line break in a name, behind which another header would begin.
+    let is_name = name.bytes().all(|byte| byte.is_ascii_graphic());
     let is_ours = OURS.contains(&low.as_str()) || low.starts_with("content-");
     let value = value
         .as_str()
-        .filter(|value| !is_ours && !value.chars().any(char::is_control))?;
+        .filter(|value| is_name && !is_ours && !value.chars().any(char::is_control))?;
     Some((
         HeaderName::new_from_ascii(name.to_owned()).ok()?,
         value.to_owned(),
@@ -271,6 +273,30 @@ mod tests {
         sent.html = Some("<b>\r.\r\n</b>".to_owned());
         let both = text(&sent);
         assert!(is_whole(&both), "{both:?}");
+    }
+
+    #[test]
+    fn the_name_of_a_header_begins_no_other_line() {
+        let value = json!("eve@example.net");
+        let odd = [
+            "X\r\nBcc",
+            "X\nFrom",
+            "X\rTo",
+            "\r\n.\r\nMAIL\tFROM",
+            "X\tA",
+            "X A",
+            "X:A",
+            "Ä",
+            "",
+        ];
+        for name in odd {
+            assert!(header(name, &value).is_none(), "{name:?}");
+        }
+        assert!(header("X-A_b.1", &value).is_some());
+        let mut sent = message(Channel::Email, "ann@example.org");
+        sent.extra = extra(json!({ "headers": { "X\r\nBcc": "eve@example.net" } }));
+        let account = account(&[("from", "shop@example.com")], &[]);
+        assert_eq!(check(&sent, &account).len(), 1);
     }
 
     #[test]
