@@ -65,7 +65,8 @@ const DEFAULT_CHANNEL_PAUSE: Duration = Duration::from_secs(1);
 const UNKNOWN: &str = "unknown_error";
 
 /// The meaning of answers. The code is the word in a webhook's answer, or the `error` of a Web
-/// API's; `unknown_error` stands for any other `error`. A 429 is never permanent.
+/// API's; `unknown_error` stands for any other `error`. A 429 is never permanent. The Web API
+/// reports a channel with status 200; a webhook, whose only channel is the account's, with 4xx.
 #[rustfmt::skip]
 pub const CODES: &[Code] = &[
     row("2xx", "ok", Class::Delivered, "posted"),
@@ -73,6 +74,10 @@ pub const CODES: &[Code] = &[
     row("*", "ratelimited", Class::Throttled(Scope::Recipient), "more than one message per second in a channel"),
     row("*", "rate_limited", Class::Throttled(Scope::Recipient), "more than one message per second in a channel"),
     row("*", "message_limit_exceeded", Class::Throttled(Scope::Recipient), "too many messages in a channel"),
+    row("4xx", "channel_not_found", Class::Account, "the channel of the webhook does not exist any more"),
+    row("4xx", "user_not_found", Class::Account, "the user of the webhook does not exist any more"),
+    row("4xx", "channel_is_archived", Class::Account, "the channel of the webhook is archived"),
+    row("4xx", "posting_to_general_channel_denied", Class::Account, "posting to the channel of the webhook is restricted"),
     row("*", "channel_not_found", Class::Recipient, "the channel does not exist, or is private and lacks the bot"),
     row("*", "user_not_found", Class::Recipient, "the user does not exist"),
     row("*", "users_not_found", Class::Recipient, "the user does not exist"),
@@ -415,6 +420,19 @@ mod tests {
             class(503, r#"{"ok":false,"error":"new_word"}"#),
             Class::Transient
         );
+    }
+
+    #[test]
+    fn the_channel_of_a_webhook_is_the_accounts() {
+        let webhook = |status, word| class_of(&judged(status, word).sent);
+        assert_eq!(webhook(410, "channel_is_archived"), Class::Account);
+        assert_eq!(webhook(404, "channel_not_found"), Class::Account);
+        let web = |word: &str| {
+            let body = json!({ "ok": false, "error": word }).to_string();
+            class_of(&judged(200, &body).sent)
+        };
+        assert_eq!(web("is_archived"), Class::Recipient);
+        assert_eq!(web("channel_not_found"), Class::Recipient);
     }
 
     #[test]

@@ -175,6 +175,8 @@ fn slack_webhook() -> Subject {
             (ThrottleScope::Account, Scope::Recipient),
             (ThrottleScope::Recipient, Scope::Recipient),
         ],
+        // The channel is the webhook's own.
+        gone: "account_failure",
         suppresses: false,
         ..USUAL
     }
@@ -204,6 +206,7 @@ fn slack_web() -> Subject {
         // After `internal_error` a part of it may have happened, according to Slack's
         // documentation.
         broken: Some("ambiguous"),
+        gone: "permanent_recipient",
         ..slack_webhook()
     }
 }
