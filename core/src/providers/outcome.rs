@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::invalid_account::refused;
 use super::{
-    Account, Class, Code, ExchangeError, InvalidAccount, ProviderResponse, Scope, Sent, code,
+    Account, Class, Code, ExchangeError, InvalidAccount, ProviderResponse, Scope, Sent, code, words,
 };
 
 /// The maximum length of a reason, in characters.
@@ -78,19 +78,21 @@ pub(super) fn unanswered(error: ExchangeError, hidden: &[&str]) -> ProviderRespo
 }
 
 /// Shortens a provider's words to one line, without the `hidden` texts and without anything that
-/// looks like a mail address.
+/// looks like a mail address or a phone number.
 pub(super) fn line(text: &str, hidden: &[&str]) -> String {
     let mut text = text.to_owned();
     for hidden in hidden.iter().filter(|hidden| hidden.len() > 2) {
         text = without(&text, hidden);
     }
-    let words = text
+    let shown: Vec<&str> = text
         .split(|c: char| c.is_whitespace() || c.is_control())
-        .filter(|word| !word.is_empty());
-    let words: Vec<&str> = words
+        .filter(|word| !word.is_empty())
         .map(|word| if is_address(word) { "***" } else { word })
         .collect();
-    words.join(" ").chars().take(REASON_CHARS).collect()
+    words::without_numbers(&shown.join(" "))
+        .chars()
+        .take(REASON_CHARS)
+        .collect()
 }
 
 /// Replaces each occurrence of the hidden text with stars, ignoring ASCII case.
@@ -197,7 +199,7 @@ mod tests {
     use crate::providers::AccountSecret;
 
     #[test]
-    fn a_reason_is_a_short_line_without_addresses_and_secrets() {
+    fn a_reason_is_a_short_line_without_addresses_numbers_and_secrets() {
         let answer = "550-5.1.1 <Ann@Example.com> is\r\n unknown to bot12:AbC";
         assert_eq!(
             line(answer, &["ann@example.com", "12:abc"]),
@@ -205,6 +207,10 @@ mod tests {
         );
         assert_eq!(line("mail bob@example.org now", &[]), "mail *** now");
         assert_eq!(line("a @ b", &["b"]), "a @ b");
+        assert_eq!(
+            line("400 4915112345678 of +49 (151) 1234-5678 after 4.7.28", &[]),
+            "400 *** of *** after 4.7.28"
+        );
         assert_eq!(line(&"ä".repeat(500), &[]).chars().count(), REASON_CHARS);
     }
 

@@ -86,7 +86,7 @@ fn without_address(word: &str) -> String {
 }
 
 /// Masks long numbers. The digits of a number that begins with a plus may be grouped.
-fn without_numbers(text: &str) -> String {
+pub(super) fn without_numbers(text: &str) -> String {
     let mut out = String::new();
     let mut run = String::new();
     for c in text.chars().chain(std::iter::once('\n')) {
