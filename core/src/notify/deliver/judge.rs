@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::postpone::heeded_delay;
 use super::run::DeliveryRun;
 use crate::jobs::{OnAmbiguous, Outcome, Quota};
 use crate::notify::{DeliveryState, DeliveryUpdate};
@@ -63,7 +64,7 @@ impl DeliveryRun<'_> {
             }
             Sent::Transient { reason } => {
                 let is_away = self.failed(held, &reason, is_cut, answer.delay).await;
-                self.note_delay(answer.delay);
+                self.note_delay(heeded_delay(answer.delay, is_away));
                 self.uncertain_failures += usize::from(!is_away);
                 *failures += 1;
                 None

@@ -21,6 +21,20 @@ const RETRY_POLICY: Policy = Policy {
     max_attempts: None,
 };
 
+/// Returns the delay that a failing account asks for, as far as the message heeds it.
+///
+/// Nothing shows how long the account is really away, and it rests no longer than
+/// [`MAX_QUEUE_WAIT`] itself. A message whose next attempt uses up one of a few may wait as long as
+/// after any other failure. Beyond that it would miss its deadline with a single attempt.
+pub(super) fn heeded_delay(delay: Option<Duration>, is_away: bool) -> Option<Duration> {
+    let most = if is_away {
+        MAX_QUEUE_WAIT
+    } else {
+        RETRY_POLICY.max
+    };
+    delay.map(|delay| delay.min(most))
+}
+
 /// Largest random share that is added to the wait of messages for one recipient.
 const JITTER: f64 = 0.1;
 
@@ -144,5 +158,25 @@ impl DeliveryRun<'_> {
         Outcome::Snooze {
             delay: delay.min(self.left()).max(MIN_QUEUE_WAIT),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failing_account_delays_a_message_no_longer_than_a_failure_may() {
+        let seconds = |asked, is_away| {
+            heeded_delay(Some(Duration::from_secs(asked)), is_away).map(|delay| delay.as_secs())
+        };
+        for (asked, alone, away) in [(9, 9, 9), (1800, 1800, 300), (86_400, 3600, 300)] {
+            assert_eq!(
+                (seconds(asked, false), seconds(asked, true)),
+                (Some(alone), Some(away)),
+                "{asked}"
+            );
+        }
+        assert_eq!(heeded_delay(None, false), None);
     }
 }

@@ -111,6 +111,24 @@ async fn a_message_stays_away_from_a_provider_as_long_as_its_503_says() {
     fixture.program.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_503_with_a_retry_after_of_a_day_does_not_cost_a_message_its_deadline() {
+    let day = || vec![("retry-after", "86400".to_owned())];
+    let server = Server::start(move |_, _, _| (503, day(), String::new())).await;
+    let keys = format!("base_url = {:?}\nfrom = \"shop@example.com\"", server.url);
+    let fixture =
+        PoolFixture::new(|folder| settings("mail", "sendgrid", ("api_key", "SG.x"), &keys, folder))
+            .await;
+    let args = json!({"channel": "email", "to": "ann@example.com", "subject": "s", "body": "b"});
+    let sent = fixture.enqueue(&[job("mail", args)]).await;
+    fixture.until(&sent, State::Retryable).await;
+    let detail = fixture.app.queue.get(sent[0]).await.unwrap().unwrap();
+    let due_at = detail.summary.due_at.unwrap();
+    let wait_s = due_at.as_second() - detail.summary.created_at.as_second();
+    assert!((3590..4000).contains(&wait_s), "{wait_s} s");
+    fixture.program.stop().await;
+}
+
 const SID: &str = "AC00000000000000000000000000000000";
 
 fn twilio_at(fake: &Fake) -> impl Fn(&std::path::Path) -> String {
