@@ -24,6 +24,9 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// The time that a server may take to answer `RSET` after it rejected a mail.
 const RESET_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// The answer to `DATA` that asks for the contents (RFC 5321, section 4.3.2).
+const CONTENTS_EXPECTED: u16 = 354;
+
 /// The encryption of a connection.
 pub(super) enum Tls {
     /// No encryption.
@@ -164,15 +167,29 @@ impl SmtpConnections {
         to.command(recipient)
             .await
             .map_err(|error| trouble(Stage::Rcpt, &error))?;
-        to.command(Data)
+        let invited = to
+            .command(Data)
             .await
             .map_err(|error| trouble(Stage::Data, &error))?;
+        // Any other answer belongs to an earlier command, or the server takes the next line for a
+        // command: the text of the mail would give it some.
+        if !invited.has_code(CONTENTS_EXPECTED) {
+            let digits = u16::from(invited.code());
+            return Err(SmtpError::Lost(format!(
+                "the server answered {digits} to DATA"
+            )));
+        }
         is_written.store(true, Ordering::Relaxed);
         let answer: response::Response = to
             .message(&mail.bytes)
             .await
             .map_err(|error| trouble(Stage::Dot, &error))?;
-        Ok(answer.code().into())
+        match u16::from(answer.code()) {
+            digits @ 200..=299 => Ok(digits),
+            digits => Err(SmtpError::Lost(format!(
+                "the server answered {digits} to the contents"
+            ))),
+        }
     }
 
     /// Returns a usable connection to the pool.

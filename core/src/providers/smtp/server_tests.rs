@@ -266,6 +266,30 @@ async fn a_lost_connection_is_ambiguous_only_after_the_contents() {
 }
 
 #[tokio::test]
+async fn contents_go_only_to_a_server_that_asks_for_them() {
+    let server = SmtpTestServer::start(Script {
+        data: "250 2.1.5 ok",
+        ..GOOD
+    })
+    .await;
+    let driver = Smtp::new(&server.account(&[])).unwrap();
+    let sent = message(Channel::Email, "ann@example.org");
+    let answer = driver.send(&sent, &send_context(0)).await;
+    assert_eq!(class_of(&answer.sent), Class::Transient, "{answer:?}");
+    assert_eq!(
+        answer.sent.reason(),
+        "the server answered 250 to DATA",
+        "no line of the mail is a command"
+    );
+    let unsure = answered(Script {
+        dot: "354 go on",
+        ..GOOD
+    })
+    .await;
+    assert_eq!(class_of(&unsure.sent), Class::Ambiguous, "{unsure:?}");
+}
+
+#[tokio::test]
 async fn a_login_that_is_not_valid_is_the_accounts_fault() {
     let server = SmtpTestServer::start(Script {
         login: "535 5.7.8 no",
