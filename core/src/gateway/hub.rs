@@ -185,6 +185,19 @@ impl PeerState {
             .collect()
     }
 
+    /// Puts a gap in place of what waits of a channel: frames of control go first, so older messages
+    /// would follow it. Where too many of these wait, it comes after them like a dropped message.
+    fn report_gap(&mut self, channel: &ChannelName, frame: &Bytes) {
+        let is_its = |sub: &&mut Subscription| sub.channel == *channel;
+        let Some(sub) = self.subscriptions.iter_mut().find(is_its) else {
+            return;
+        };
+        self.outbox.end(sub.number);
+        if !self.outbox.push_control(frame.clone()) {
+            sub.missed = sub.missed.saturating_add(1);
+        }
+    }
+
     /// Hands a message over; returns true if something waits for the connection now. `bare` is its
     /// frame without an offset, once that is needed.
     fn deliver(
@@ -439,8 +452,7 @@ impl Hub {
         };
         let frame = server_frame::gap(channel, 1);
         for peer in peers {
-            // One without room for it has fallen behind, and is closed or resumes.
-            peer.state().outbox.push_control(frame.clone());
+            peer.state().report_gap(channel, &frame);
             self.wake_in_turn(peer);
         }
         peers.len()

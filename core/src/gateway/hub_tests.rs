@@ -1,4 +1,5 @@
 use super::*;
+use crate::gateway::outbox::CONTROL_MAX;
 
 fn stored(tenant: &str, channel: &str, offset: i64) -> StoredMessage {
     StoredMessage {
@@ -154,6 +155,47 @@ fn the_readers_of_an_inbox_alone_are_told_that_it_is_gone() {
     assert_eq!(hub.report_gap("c", &ChannelName::of_inbox("ada")), 0);
     assert_eq!(waiting(&own), 1);
     assert!(others.iter().all(|peer| waiting(peer) == 0));
+}
+
+#[test]
+fn no_older_message_follows_the_gap_of_an_inbox_that_is_gone() {
+    let hub = Hub::default();
+    let (peer, ada) = (
+        subscribed(&hub, "a", "$inbox/ada"),
+        ChannelName::of_inbox("ada"),
+    );
+    let orders = ChannelName::stored("orders");
+    hub.subscribe(&peer, &orders);
+    peer.state().subscription(&orders).unwrap().join(1, 1, 0);
+    for channel in ["$inbox/ada", "orders"] {
+        hub.deliver(&stored("a", channel, 1));
+    }
+    hub.report_gap("a", &ada);
+    hub.deliver(&stored("a", "$inbox/ada", 2));
+    let frames = std::iter::from_fn(|| peer.state().outbox.pop());
+    let told: Vec<String> = frames
+        .map(|frame| serde_json::from_slice::<serde_json::Value>(&frame).unwrap())
+        .map(|frame| format!("{} {}", frame["type"], frame["channel"]))
+        .collect();
+    let wanted = [
+        r#""gap" "$inbox/ada""#,
+        r#""message" "orders""#,
+        r#""message" "$inbox/ada""#,
+    ];
+    assert_eq!(told, wanted);
+}
+
+#[test]
+fn a_gap_without_room_comes_after_the_frames_of_control() {
+    let hub = Hub::default();
+    let (peer, ada) = (
+        subscribed(&hub, "a", "$inbox/ada"),
+        ChannelName::of_inbox("ada"),
+    );
+    while peer.state().outbox.push_control(server_frame::ping()) {}
+    hub.report_gap("a", &ada);
+    assert_eq!(waiting(&peer), CONTROL_MAX);
+    assert_eq!(peer.state().take_gaps(), [(ada, 1)]);
 }
 
 #[test]

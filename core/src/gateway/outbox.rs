@@ -89,7 +89,7 @@ impl<F: AsRef<[u8]>> Outbox<F> {
         self.count();
     }
 
-    /// Removes the frames of a subscription that has ended.
+    /// Removes all frames of a subscription, which has ended or whose channel is gone.
     pub fn end(&mut self, subscription: u32) {
         self.data.retain(|one| one.subscription != subscription);
         self.count();
