@@ -118,7 +118,7 @@ impl LossFallback {
             OnStoreLoss::Open if seen.slowest_rps.is_stopped() => closed(ask),
             // So does one without slots, which may be the stop by a governor's breaker.
             OnStoreLoss::Open if ask.holder.is_some() && seen.concurrency == Some(0) => closed(ask),
-            OnStoreLoss::Open => open(ask),
+            OnStoreLoss::Open => open(ask, seen),
             OnStoreLoss::Local => {
                 let stand = stand.get_or_insert_with(|| {
                     Box::new(StandaloneThrottle {
@@ -145,11 +145,19 @@ fn closed(ask: &AcquireRequest) -> AcquireResponse {
     }
 }
 
-fn open(ask: &AcquireRequest) -> AcquireResponse {
-    let grant = |lane: &LaneRequest| Grant {
-        granted: lane.want,
-        wait: Duration::ZERO,
-        ..Grant::default()
+fn open(ask: &AcquireRequest, seen: &LastKnown) -> AcquireResponse {
+    let has_no_slots = ask.holder.is_some() && seen.key_concurrency == Some(0);
+    let are_keys_stopped = seen.key_rate.rps.is_stopped() || has_no_slots;
+    let grant = |lane: &LaneRequest| {
+        // Keys that a person stopped stay stopped as well.
+        if are_keys_stopped && !lane.key.is_empty() {
+            return refused(lane, LOST_WAIT_US);
+        }
+        Grant {
+            granted: lane.want,
+            wait: Duration::ZERO,
+            ..Grant::default()
+        }
     };
     AcquireResponse {
         lanes: ask.lanes.iter().map(grant).collect(),
@@ -468,6 +476,50 @@ mod tests {
             0
         );
         assert_eq!(granted_in(&mut memo(OnStoreLoss::Open, 0.0), 0, 1000, 1), 0);
+    }
+
+    #[test]
+    fn keys_that_are_stopped_stay_so_where_all_else_is_open() {
+        let mut memo = memo(OnStoreLoss::Open, 100.0);
+        let mail = Name::new("mail").unwrap();
+        let plain = memo.throttles[&mail].seen;
+        let lane = |key: &str| LaneRequest {
+            key: key.into(),
+            want: 3,
+            ..LaneRequest::default()
+        };
+        let holder = Holder {
+            id: "w".into(),
+            ttl: Duration::from_secs(30),
+            held: 0,
+        };
+        let mut granted = |seen, holder: Option<&Holder>| {
+            memo.saw(&mail, seen);
+            let lanes = vec![lane("acme"), lane("")];
+            let ask = AcquireRequest {
+                lanes,
+                holder: holder.cloned(),
+                throttle: mail.clone(),
+            };
+            let answer = memo.answer(&ask, 0, 1);
+            [answer.lanes[0].granted, answer.lanes[1].granted]
+        };
+        let without_rate = LastKnown {
+            key_rate: Rate {
+                rps: RateLimit::Stopped,
+                depth_us: 0.0,
+            },
+            ..plain
+        };
+        let without_slots = LastKnown {
+            key_concurrency: Some(0),
+            ..plain
+        };
+
+        assert_eq!(granted(plain, Some(&holder)), [3, 3]);
+        assert_eq!(granted(without_rate, None), [0, 3]);
+        assert_eq!(granted(without_slots, Some(&holder)), [0, 3]);
+        assert_eq!(granted(without_slots, None), [3, 3], "it takes only tokens");
     }
 
     #[test]
