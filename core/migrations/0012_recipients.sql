@@ -116,7 +116,7 @@ begin
     where b.part in ('addresses', 'quiet_hours') and b.key <> all (channels)
     union all
     select 'addresses.inapp', 'must be left out: the inbox is found by the id' from below b
-    where b.part = 'addresses' and b.key = 'inapp' and b.kind <> 'null'
+    where b.part = 'addresses' and b.key = 'inapp'
     union all
     select 'addresses.' || b.key, 'must be a text of 1 to 2048 bytes' from below b
     where b.part = 'addresses' and b.key = any (channels) and b.key <> 'inapp'

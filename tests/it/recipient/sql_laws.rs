@@ -140,6 +140,8 @@ async fn sql_refuses_the_profiles_that_are_refused_elsewhere() {
         json!({"addresses": {"sms": ""}}),
         json!({"addresses": {"sms": null}}),
         json!({"addresses": {"fax": "1"}}),
+        json!({"addresses": {"inapp": "ada"}}),
+        json!({"addresses": {"inapp": null}}),
         json!({"addresses": []}),
         json!({"time_zone": "Europe/Berlin", "device_time_zone": "America/Argentina/Buenos_Aires"}),
         json!({"time_zone": null}),
