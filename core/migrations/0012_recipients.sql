@@ -544,6 +544,7 @@ declare
     person    text;
     recipient uuid;
     base      uuid;
+    zones     text[];
     zone      text;
     lists     jsonb;
     at_most   jsonb;
@@ -602,20 +603,25 @@ begin
                 'rules', jsonb_build_array(at_most), 'refuses', category -> 'refuses');
         end if;
         -- The zone matters to rules of the local day, and to quiet hours.
-        zone := coalesce(
-            (select coalesce(case when channel = 'push' then p.profile ->> 'device_time_zone' end, p.profile ->> 'time_zone')
-             from flyball.recipient p where p.tenant = owner_tenant and p.id = person),
-            (select d.profile ->> 'time_zone' from flyball.recipient_defaults d where d.tenant = owner_tenant), 'UTC');
+        zones := array_remove(
+            coalesce(
+                (select array[case when channel = 'push' then p.profile ->> 'device_time_zone' end, p.profile ->> 'time_zone']
+                 from flyball.recipient p where p.tenant = owner_tenant and p.id = person),
+                '{}')
+            || (select d.profile ->> 'time_zone' from flyball.recipient_defaults d where d.tenant = owner_tenant) || 'UTC'::text, null);
 
         asked_at := clock_timestamp();
-        -- A zone that was known when it was written, and is not any more, counts as UTC.
-        if zone <> 'UTC' then
+        -- A zone that was known when it was written, and is not any more, counts as absent: the planner
+        -- takes the next one too.
+        foreach zone in array zones loop
+            exit when zone = 'UTC';
             begin
                 perform asked_at at time zone zone;
+                exit;
             exception when invalid_parameter_value then
-                zone := 'UTC';
+                null;
             end;
-        end if;
+        end loop;
         judged_s := floor(extract(epoch from asked_at));
         mode := coalesce(category -> 'quiet' ->> channel, 'hold');
         hours := coalesce(

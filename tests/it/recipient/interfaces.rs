@@ -182,14 +182,28 @@ async fn the_caps_of_senders_and_actors_count_and_only_those_that_refuse_refuse(
 
 /// Checks that a day of a recipient with this zone begins at midnight of the other.
 async fn assert_day_begins(time_zone: &str, midnight: &str) {
+    assert_day_begins_by(&json!({}), time_zone, midnight).await;
+}
+
+/// Checks it for a tenant with these defaults.
+async fn assert_day_begins_by(defaults: &Value, time_zone: &str, midnight: &str) {
     let rules = "[categories.codes]\nover_cap = \"refuse\"\ndedup_window_s = 0\ncaps.sms = { per_day = \"1 per local_day\" }\n";
     let gates = GatesFixture::new(rules).await;
     gates.publish().await;
+    sqlx::query("insert into flyball.recipient_defaults (tenant, profile) values ('', $1)")
+        .bind(defaults)
+        .execute(gates.fixture.database.pool())
+        .await
+        .unwrap();
     let profile = json!({"addresses": {"sms": "+15550140"}, "time_zone": time_zone});
     gates.profile("ada", profile).await;
     let message = || code(json!({"recipient": "ada"}));
     gates.send(message()).await;
-    let (_, reset_at, _) = refused(gates.try_send_as("", message()).await);
+    let (rule, reset_at, _) = refused(gates.try_send_as("", message()).await);
+    let args = json!({"channel": "sms", "recipient": "ada", "body": "x", "category": "codes"});
+    let job = flyball::jobs::NewJob::new("notification", args).throttle("own");
+    let by_http = gates.gates.refusal("", &job).await.unwrap();
+    assert_eq!(by_http, Some((rule, reset_at)));
     let there = reset_at.in_tz(midnight).unwrap();
     assert_eq!(there.time(), jiff::civil::Time::midnight());
 }
@@ -203,6 +217,14 @@ async fn a_rule_of_the_local_day_counts_from_the_recipients_midnight() {
 #[tokio::test]
 async fn a_zone_that_is_not_known_any_more_counts_as_utc() {
     assert_day_begins("Mars/Base", "UTC").await;
+}
+
+#[tokio::test]
+async fn a_zone_that_is_not_known_any_more_gives_way_to_that_of_the_tenant() {
+    let defaults = json!({"time_zone": "Pacific/Kiritimati"});
+    assert_day_begins_by(&defaults, "Mars/Base", "Pacific/Kiritimati").await;
+    let unknown = json!({"time_zone": "Mars/Base"});
+    assert_day_begins_by(&unknown, "Mars/Base", "UTC").await;
 }
 
 /// Except in the last minute of a day, which is the last of the quiet hours.
