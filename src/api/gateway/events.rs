@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use axum::Extension;
 use axum::extract::{Path, Query as Pairs, State};
-use axum::http::{Extensions, HeaderMap};
-use axum::response::{IntoResponse, sse};
+use axum::http::header::ALLOW;
+use axum::http::{Extensions, HeaderMap, Method};
+use axum::response::{IntoResponse, Response, sse};
 use bytes::Bytes;
 use futures_util::stream;
 use serde::Deserialize;
@@ -64,9 +65,13 @@ pub async fn stream_channel(
     caller: Option<Extension<Caller>>,
     Path(channel): Path<String>,
     Pairs(pairs): Pairs<Vec<(String, String)>>,
+    method: Method,
     headers: HeaderMap,
     extensions: Extensions,
-) -> Result<impl IntoResponse, Problem> {
+) -> Result<Response, Problem> {
+    if method == Method::HEAD {
+        return Ok(without_head());
+    }
     let mut query = Query::open(pairs.clone(), &["since", "ticket", "tenant"]);
     let ticket = query.text("ticket", TICKET_BYTES);
     let named = query.text("since", ID_BYTES);
@@ -147,7 +152,17 @@ pub async fn stream_channel(
         Some((event, reader))
     });
     let events = futures_util::StreamExt::take_until(events, Box::pin(over));
-    Ok(event_stream::answer(events))
+    Ok(event_stream::answer(events).into_response())
+}
+
+/// Refuses a look at the head alone, which would use up a ticket.
+fn without_head() -> Response {
+    let detail = "the events of a channel are read with GET; HEAD would use up a ticket";
+    (
+        [(ALLOW, "GET")],
+        Problem::new(Code::MethodNotAllowed, detail),
+    )
+        .into_response()
 }
 
 /// Returns the id of the event of a message.

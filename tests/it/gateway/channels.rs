@@ -233,6 +233,19 @@ async fn a_ticket_opens_one_connection_with_its_rights() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_look_at_the_head_of_a_stream_uses_up_no_ticket() {
+    let served = GatewayServer::start().await;
+    let rights = json!({"channels": ["orders"]});
+    let ticket = served.ticket("acme", &rights).await;
+    let path = format!("/api/v1/channels/orders/events?ticket={ticket}");
+    let looked = served.request(Method::HEAD, &path).send().await.unwrap();
+    assert_eq!(looked.status(), 405);
+    assert_eq!(looked.headers()["allow"], "GET");
+    let opened = served.request(Method::GET, &path).send().await.unwrap();
+    assert_eq!(opened.status(), 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_ticket_is_refused_for_a_recipient_to_whom_no_message_can_be_sent() {
     let served = GatewayServer::start().await;
     for id in ["ada ", "check", "..", "a\nb"] {
