@@ -373,7 +373,7 @@ pub fn sentence(
             )
         }
         Limit::Unknown { name } => format!(
-            "there is no throttle {name} yet; create it with: flyball throttle set {name} rps=10"
+            "there is no throttle {name} yet; an operator creates it with: flyball throttle set {name} rps=10"
         ),
         Limit::Holders { name } => format!(
             "throttle {name} counts the jobs of at most {MAX_HOLDERS} holders, and all are in use: \

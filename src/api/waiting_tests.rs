@@ -129,7 +129,8 @@ fn an_unknown_throttle_says_how_to_create_it_and_nobody_knows_when() {
         name: Name::new("new").unwrap(),
     };
     let waiting = for_tokens(&job(State::Ready), &answer(0, 0, Some(limit)), true);
-    assert!(waiting.reason.contains("flyball throttle set new"));
+    let told = "an operator creates it with: flyball throttle set new";
+    assert!(waiting.reason.contains(told), "{}", waiting.reason);
     assert_eq!(waiting.until, None);
 }
 

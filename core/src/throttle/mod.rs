@@ -70,6 +70,7 @@ pub use leased::LeasedStore;
 pub use memory::MemoryStore;
 pub use memory_notes::MemoryNotes;
 pub use name::Name;
+pub use new_name::refused_part;
 pub use notes::{Notes, NotesSnapshot};
 pub use pattern_store::PatternStore;
 pub use rate_limit::RateLimit;

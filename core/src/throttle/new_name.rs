@@ -5,16 +5,19 @@ use super::api_limit::is_of_the_api;
 use super::name::state_part;
 use super::{Change, Error, KnobProblem, Name};
 
-/// Refuses to make a throttle whose knobs a key of another one could overwrite. The names that
-/// tenants and the settings of an API give to Flyball's own throttles are left alone.
-pub(super) fn check_new_name(change: &Change, throttle: &Name) -> Result<(), Error> {
+/// Returns the part of a name for which no throttle of this name can be made, such as `lane` of
+/// `mail:lane`. The names that tenants and the settings of an API give to Flyball's own throttles
+/// are left alone.
+pub fn refused_part(throttle: &Name) -> Option<&str> {
     let is_own = is_of_admission(throttle.as_str()) || is_of_the_api(throttle.as_str());
-    let Some(part) = state_part(throttle.as_str()) else {
+    state_part(throttle.as_str()).filter(|_| !is_own)
+}
+
+/// Refuses to make a throttle whose knobs a key of another one could overwrite.
+pub(super) fn check_new_name(change: &Change, throttle: &Name) -> Result<(), Error> {
+    let Some(part) = refused_part(throttle).filter(|_| !change.restores) else {
         return Ok(());
     };
-    if change.restores || is_own {
-        return Ok(());
-    }
     let message = format!(
         "{throttle} has the part {part}, under which the throttle named before it stores the state of its keys; allowed: a new name without a part lane, pause, learned or holds after a colon"
     );

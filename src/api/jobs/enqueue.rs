@@ -390,7 +390,7 @@ pub(in crate::api) async fn warnings<'a>(
     {
         match state.throttles.status(&name).await {
             Ok(None) => warnings.push(format!(
-                "there is no throttle {name}; the job is kept and waits until it exists: flyball throttle set {name} rps=10, or PATCH /api/v1/throttles/{name}?create=true"
+                "there is no throttle {name}; the job is kept and waits until an operator creates it: flyball throttle set {name} rps=10, or PATCH /api/v1/throttles/{name}?create=true"
             )),
             Ok(Some(_)) => {}
             Err(_) => break,

@@ -236,6 +236,13 @@ async fn a_wrong_edit_changes_nothing_and_lists_all_that_is_wrong() {
         "throttle_not_found",
     )
     .await;
+    let no_name = edit("/api/v1/throttles/mail:lane", json!({"rps": 1})).await;
+    let refused = problem(no_name, 404, "throttle_not_found").await;
+    let detail = refused["detail"].as_str().unwrap();
+    assert!(
+        detail.contains("none can have this name") && !detail.contains("create"),
+        "{detail}"
+    );
     problem(
         edit("/api/v1/throttles/new?create=yes", json!({"rps": 1})).await,
         400,
