@@ -252,6 +252,12 @@ begin
         select exists (select from postponed) or exists (select from rescheduled) into moved;
 
         if moved then
+            -- A held message counts for its caps at the time at which it now goes.
+            update flyball.cap_reservation r
+            set at_s = (ceil(extract(epoch from greatest(p.until, reschedule.run_at))) - 1577836800)::int
+            from flyball.message_plan p
+            where p.job_id = reschedule.job_id and p.state = 'held' and p.until < 'infinity'
+                and r.recipient = p.recipient and r.job_id = p.job_id;
             perform flyball.write_audit(null, flyball.audit_actor(by), 'job.reschedule', reschedule.job_id::text, null,
                 jsonb_build_object('run_at', reschedule.run_at), why);
             return 'scheduled';

@@ -1,4 +1,4 @@
-//! Explanations of held messages whose jobs somebody has rescheduled.
+//! Held messages whose jobs somebody has rescheduled: their explanations, and their caps.
 
 use flyball::jobs::Attribution;
 use jiff::Timestamp;
@@ -36,4 +36,29 @@ async fn a_held_message_that_is_put_off_tells_the_new_time() {
     let found = gates.gates.explain(id, None).await.unwrap().unwrap();
     let planned_at = found.planned_at.unwrap();
     assert_eq!(planned_at.as_second(), until.as_second());
+}
+
+#[tokio::test]
+async fn a_held_message_counts_for_its_caps_at_the_time_to_which_it_is_put_off() {
+    let gates = GatesFixture::new("").await;
+    gates.profile("ada", gates.quiet_today().await).await;
+    let (id, plan) = gates
+        .planned(json!({"recipient": "ada", "category": "billing"}))
+        .await;
+    let until = plan.planned_at(gates.now().await).unwrap();
+    let later = Timestamp::from_second(until.as_second() + TWO_DAYS_S).unwrap();
+    let signed = Attribution::default();
+    let queue = &gates.fixture.queue;
+    // Every second for which a place is reserved, since 1970.
+    let reserved =
+        "select sum(distinct at_s + 1577836800::bigint)::bigint from flyball.cap_reservation";
+    let told = gates.count(reserved).await;
+    assert!(told >= until.as_second(), "{told}");
+
+    queue.reschedule(id, later, &signed).await.unwrap();
+    assert_eq!(gates.count(reserved).await, later.as_second());
+
+    let early = Timestamp::from_second(1).unwrap();
+    queue.reschedule(id, early, &signed).await.unwrap();
+    assert_eq!(gates.count(reserved).await, told, "the end of its hold");
 }
