@@ -2,7 +2,7 @@
 //!
 //! Every role of the database may send one, so a notification is a hint and no more: of messages
 //! the gateway reads the history, of limits the table that only collectors write, and of erased
-//! inboxes whether they are gone.
+//! inboxes whether they, or what their channels kept, are gone.
 
 use std::collections::HashSet;
 use std::time::Duration;

@@ -266,3 +266,25 @@ async fn erasing_a_recipient_erases_its_inbox_and_what_its_channel_keeps() {
     assert_eq!(inbox.count(named).await, 0);
     inbox.program.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_device_hears_of_an_erasure_also_if_a_new_message_waited_for_it() {
+    let inbox = InboxFixture::start().await;
+    let mut device = inbox.device("acme", "ada").await;
+    inbox.send("acme", "ada", json!({})).await;
+    device.next_of("message").await;
+    // A worker that waits for the erasure writes into the inbox as soon as that is done.
+    let erase = "do $$ begin
+        perform flyball.delete_recipient('ada');
+        insert into flyball.inbox_count (tenant, recipient) values ('acme', 'ada');
+    end $$";
+    let pool = inbox.program.database.pool();
+    let mut transaction = pool.begin().await.unwrap();
+    for statement in ["select flyball.as_tenant('acme')", erase] {
+        transaction.execute(statement).await.unwrap();
+    }
+    transaction.commit().await.unwrap();
+    let told = device.next_of("gap").await;
+    assert_eq!(told["channel"], "$inbox/ada");
+    inbox.program.stop().await;
+}

@@ -15,11 +15,15 @@ use crate::postgres::Db;
 pub(super) const LIMITED: &str = "
 select u.tenant from flyball.channel_usage u where u.tenant = any($1) and u.limited_at > now() - make_interval(secs => $2)";
 
-/// Finds those of these inboxes that hold nothing.
+/// Finds those of these inboxes that hold nothing, or of which the channel keeps nothing: a message
+/// that waited for the erasure is in the inbox at once.
 pub(super) const GONE_INBOXES: &str = "
 select i.tenant, i.recipient
 from unnest($1::text[], $2::text[]) as i(tenant, recipient)
-where not exists (select from flyball.inbox_count c where c.tenant = i.tenant and c.recipient = i.recipient offset 0)";
+where not exists (select from flyball.inbox_count c where c.tenant = i.tenant and c.recipient = i.recipient offset 0)
+    or not exists (
+        select from flyball.channel h
+        where h.tenant = i.tenant and h.name = '$inbox/' || i.recipient and h.first_offset <= h.last_offset offset 0)";
 
 pub(super) const REPORT: &str = "
 insert into flyball.gateway_report as r (tenant, process, connections, warnings, reported_at)
@@ -100,7 +104,8 @@ pub async fn limited_tenants(
     rows.iter().map(|row| Ok(row.try_get("tenant")?)).collect()
 }
 
-/// Returns those of these channels of inboxes whose inbox holds nothing: tenant and recipient.
+/// Returns those of these channels of inboxes whose inbox was erased, as far as can be seen: tenant
+/// and recipient.
 pub async fn gone_inboxes(
     db: &Db,
     inboxes: &[(Arc<str>, ChannelName)],
