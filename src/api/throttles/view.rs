@@ -288,7 +288,7 @@ impl View {
     /// Returns the view of a name that jobs use and no throttle has: its jobs are parked.
     pub fn parked(name: &str, depth: &Depth, counted_at: Timestamp, now: Timestamp) -> Self {
         let message = format!(
-            "there is no throttle {name}; its jobs wait until it exists: flyball throttle set {name} rps=10"
+            "there is no throttle {name}; its jobs wait until an operator creates it: flyball throttle set {name} rps=10"
         );
         Self {
             name: name.to_owned(),
