@@ -1,5 +1,6 @@
 //! Exit codes, and the texts of errors.
 
+use std::num::{IntErrorKind, ParseFloatError, ParseIntError};
 use std::process::ExitCode;
 
 use crate::{config, cron, jobs, signals, throttle};
@@ -93,6 +94,27 @@ fn is_locked_out(cause: &(dyn std::error::Error + 'static)) -> bool {
     };
     let of_queue = cause.downcast_ref::<jobs::Error>().or_else(of_schedule);
     of_queue.is_some_and(jobs::Error::was_locked_out)
+}
+
+/// Returns the text of an error of the command line: for a number that cannot be read with what is
+/// allowed, for all else as the parser wrote it.
+pub(super) fn text_of_usage(error: &clap::Error) -> Option<String> {
+    let cause = std::error::Error::source(error)?;
+    let allowed = if let Some(whole) = cause.downcast_ref::<ParseIntError>() {
+        match whole.kind() {
+            IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => {
+                "allowed are whole numbers of at most 18 digits"
+            }
+            _ => "allowed are whole numbers, such as 42",
+        }
+    } else if cause.is::<ParseFloatError>() {
+        "allowed are numbers, such as 2.5"
+    } else {
+        return None;
+    };
+    let text = error.to_string();
+    let (before, after) = text.rsplit_once(&format!(": {cause}"))?;
+    Some(format!("{before}: {allowed}{after}"))
 }
 
 /// Returns the message of an error of the command line, without the usage behind it.
@@ -212,6 +234,43 @@ mod tests {
             message_of_usage(text),
             "the following required arguments were not provided:\n  <KIND>"
         );
+    }
+
+    #[test]
+    fn a_number_that_cannot_be_read_is_told_with_what_is_allowed() {
+        let command = clap::Command::new("x")
+            .arg(
+                clap::Arg::new("job")
+                    .long("job")
+                    .value_parser(clap::value_parser!(i64)),
+            )
+            .arg(
+                clap::Arg::new("cost")
+                    .long("cost")
+                    .value_parser(clap::value_parser!(f64)),
+            );
+        let told = |option: &str, value: &str| {
+            let words = ["x", option, value];
+            let error = command.clone().try_get_matches_from(words).unwrap_err();
+            text_of_usage(&error).map(|text| message_of_usage(&text))
+        };
+
+        let cases = [
+            ("--job", "x", "allowed are whole numbers, such as 42"),
+            ("--job", "1.5", "allowed are whole numbers, such as 42"),
+            ("--job", "", "allowed are whole numbers, such as 42"),
+            (
+                "--job",
+                "99999999999999999999",
+                "allowed are whole numbers of at most 18 digits",
+            ),
+            ("--cost", "x", "allowed are numbers, such as 2.5"),
+        ];
+        for (option, value, allowed) in cases {
+            let text = told(option, value).unwrap();
+            assert!(text.ends_with(allowed), "{option} {value}: {text}");
+        }
+        assert_eq!(told("--jobs", "1"), None, "the parser's own words");
     }
 
     #[test]

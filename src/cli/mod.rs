@@ -158,11 +158,18 @@ pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) if is_json && error.use_stderr() => {
-            let message = exit::message_of_usage(&error.to_string());
+            let text = exit::text_of_usage(&error).unwrap_or_else(|| error.to_string());
+            let message = exit::message_of_usage(&text);
             print_json_error(&message, exit::WRONG_USAGE);
             return ExitCode::from(exit::WRONG_USAGE);
         }
-        Err(error) => error.exit(),
+        Err(error) => {
+            let Some(text) = exit::text_of_usage(&error) else {
+                error.exit()
+            };
+            eprint!("{text}");
+            return ExitCode::from(exit::WRONG_USAGE);
+        }
     };
     match run(cli) {
         Ok(code) => code,

@@ -78,7 +78,11 @@ async fn a_job_is_enqueued_listed_shown_cancelled_and_retried() {
     shell.refused(&["job", "show", "7"], 3, "there is no job 7");
     shell.refused(&["why", "--job", "7"], 3, "there is no job 7");
     shell.refused(&["why", "--message", "7"], 3, "there is no message 7");
-    shell.refused(&["job", "show", "seven"], 2, "invalid value 'seven'");
+    shell.refused(
+        &["job", "show", "seven"],
+        2,
+        "invalid value 'seven' for '<ID>': allowed are whole numbers, such as 42",
+    );
     shell.refused(
         &["job", "list", "--state", "redy"],
         2,
