@@ -330,6 +330,15 @@ fn an_empty_variable_counts_as_unset() {
 }
 
 #[test]
+fn a_list_in_a_variable_that_names_nothing_is_refused() {
+    for text in [",", " ", " , "] {
+        let refused = refusal(None, &[("FLYBALL_SERVE_KINDS", text)]);
+        let told = "FLYBALL_SERVE_KINDS (setting serve_kinds): must be a list of texts, not";
+        assert!(refused.contains(told), "{refused}");
+    }
+}
+
+#[test]
 fn a_token_that_no_header_can_carry_is_refused() {
     for token in [
         "0123456789abcdef\n",

@@ -90,7 +90,9 @@ impl SettingType {
             Self::Texts => {
                 let entries = text.split(',').map(str::trim);
                 let entries = entries.filter(|entry| !entry.is_empty());
-                return Some(entries.map(toml::Value::from).collect::<Vec<_>>().into());
+                let entries: Vec<toml::Value> = entries.map(toml::Value::from).collect();
+                // A list that names nothing would mean all.
+                return (!entries.is_empty()).then(|| entries.into());
             }
             _ => text.into(),
         };
