@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use serde_json::json;
 
 use super::output::say;
@@ -176,11 +177,7 @@ impl SystemStatus {
             say!("{}", unserved(one));
         }
         if let Some(oldest) = self.open_groups.oldest_at {
-            say!(
-                "{} groups are open for more than a day, the oldest since {oldest:.0}: nobody \
-                 sealed them, so they never end; see flyball group list --state open",
-                self.open_groups.groups
-            );
+            say!("{}", forgotten(self.open_groups.groups, oldest));
         }
         if let Some(reason) = &self.store_lost {
             say!("{reason}");
@@ -237,6 +234,21 @@ impl SystemStatus {
         };
         output::table(&header, self.costs.iter().map(row))
     }
+}
+
+/// Describes the groups that nobody sealed.
+fn forgotten(groups: i64, oldest: Timestamp) -> String {
+    let told = match groups {
+        1 => format!(
+            "1 group is open for more than a day, since {oldest:.0}: nobody sealed it, so it never \
+             ends"
+        ),
+        _ => format!(
+            "{groups} groups are open for more than a day, the oldest since {oldest:.0}: nobody \
+             sealed them, so they never end"
+        ),
+    };
+    format!("{told}; see flyball group list --state open")
 }
 
 /// Reads the throttles, and the reason for which some are missing: jobs are in Postgres, and

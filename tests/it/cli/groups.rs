@@ -82,7 +82,7 @@ async fn a_group_is_created_joined_sealed_shown_listed_and_cancelled() {
         .unwrap();
     let status = shell.ok(&["status"]).out;
     assert!(
-        status.contains("1 groups are open for more than a day, the oldest since"),
+        status.contains("1 group is open for more than a day, since"),
         "{status}"
     );
     let old = [
