@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use anyhow::bail;
 use jiff::Timestamp;
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -143,7 +144,7 @@ async fn requeue_unsent(
     let queue = connect::queue(settings).await?;
     let deliveries = Deliveries::new(&queue.pool);
     let mut jobs = 0;
-    loop {
+    let held = loop {
         let left = limit.map_or(u64::from(REQUEUED_PER_STEP), |limit| {
             u64::from(limit) - jobs
         });
@@ -155,14 +156,29 @@ async fn requeue_unsent(
         jobs += requeued.jobs;
         let is_full = limit.is_some_and(|limit| jobs >= u64::from(limit));
         if !requeued.more || requeued.jobs == 0 || is_full {
-            break;
+            // The limit is reached without those that were left.
+            break if is_full { 0 } else { requeued.skipped };
         }
+    };
+    let again = again(jobs, name);
+    if held > 0 {
+        bail!(CliError::Held(format!(
+            "{again}; open transactions hold {held} more; try again later"
+        )));
     }
     if signed.json {
         return output::json(&json!({ "pool": name, "jobs": jobs }));
     }
-    say!("{jobs} messages of pool {name} run again");
+    say!("{again}");
     Ok(())
+}
+
+/// Returns the number of requeued messages for people.
+fn again(jobs: u64, pool: &str) -> String {
+    match jobs {
+        1 => format!("1 message of pool {pool} runs again"),
+        _ => format!("{jobs} messages of pool {pool} run again"),
+    }
 }
 
 async fn resume(

@@ -162,11 +162,22 @@ async fn pools_are_seen_and_accounts_resumed_without_a_server() {
         .execute(shell.database.pool())
         .await
         .unwrap();
+    let mut open = shell.database.pool().begin().await.unwrap();
+    sqlx::query("select from flyball.dead for update")
+        .execute(&mut *open)
+        .await
+        .unwrap();
+    shell.refused(
+        &["pool", "requeue-unsent", "mail"],
+        75,
+        "0 messages of pool mail run again; open transactions hold 1 more; try again later",
+    );
+    open.rollback().await.unwrap();
     assert_eq!(
         shell
             .ok(&["pool", "requeue-unsent", "mail", "--why", "paid"])
             .out,
-        "1 messages of pool mail run again\n"
+        "1 message of pool mail runs again\n"
     );
     let requeued = shell.ok(&["audit", "--json", "--limit", "1"]).json();
     assert_eq!(
