@@ -168,6 +168,45 @@ async fn a_full_lane_of_one_job_is_told_in_the_singular() {
 }
 
 #[tokio::test]
+async fn a_full_lane_takes_no_job_that_replaces_one_of_another_lane() {
+    let (database, queue) = queue().await;
+    let pool = database.pool();
+    let rejecting = json!({"max_backlog": "1", "on_backlog": "reject"});
+    cap(pool, "hooks", rejecting).await;
+    let on = |key: &str| http().throttle("hooks").key(key);
+    let replacing = |key: &str| on(key).unique("customer").replace();
+    one(&queue, on("a")).await;
+    let id = one(&queue, replacing("b")).await.id;
+    let before = queue.get(id).await.unwrap();
+
+    let full = queue.enqueue(&[replacing("a")]).await.unwrap_err();
+    let Error::Full { key, backlog, .. } = &full else {
+        panic!("{full}")
+    };
+    assert_eq!(
+        (key.as_str(), *backlog),
+        ("a", Backlog { depth: 1, max: 1 })
+    );
+    assert_eq!(queue.get(id).await.unwrap(), before, "nothing was changed");
+
+    let stays = one(&queue, replacing("b")).await;
+    assert_eq!(
+        (stays.id, stays.backlog),
+        (id, None),
+        "its lane has no job more than before"
+    );
+    let later = replacing("a").run_in(Duration::from_secs(60));
+    assert_eq!(one(&queue, later).await.backlog, None);
+    cap(pool, "hooks", json!({"max_backlog": "1"})).await;
+    assert_eq!(one(&queue, replacing("b")).await.backlog, None);
+    assert_eq!(
+        one(&queue, replacing("a")).await.backlog,
+        Some(Backlog { depth: 2, max: 1 }),
+        "a lane that only warns takes it"
+    );
+}
+
+#[tokio::test]
 async fn a_full_lane_that_rejects_takes_nothing_and_names_itself() {
     let (database, queue) = queue().await;
     cap(
