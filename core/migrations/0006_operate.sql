@@ -838,6 +838,8 @@ declare
     rows_left   bigint := walk_rows;
     jobs_left   bigint := max_jobs;
     result      record;
+    moved_id    bigint;
+    taken       flyball.scheduled;
 begin
     if dry_run is null then
         perform flyball.refuse(what, 'dry_run', 'must be true or false, not null');
@@ -947,6 +949,9 @@ begin
             select (select count(*) from walk) as walked, (select count(*) from matched) as matched,
                 (select count(*) from removed) as removed,
                 (select count(*) from matched m where m.running is not null) as requested,
+                array(
+                    select m.id from matched m where not dry_run and m.running is null except all select t.job_id from removed t
+                ) as moved,
                 case when (select count(*) from matched) = jobs_left then (select max(m.id) from matched m)
                     else (select max(w.id) from walk w) end as job_id
             into result;
@@ -1000,6 +1005,7 @@ begin
             )
             select (select count(*) from walk) as walked, (select count(*) from matched) as matched,
                 (select count(*) from removed) as removed,
+                array(select m.job_id from matched m where not dry_run except all select t.job_id from removed t) as moved,
                 last.lane_id, last.priority, last.job_id
             from (select 1) one
             left join lateral (
@@ -1060,6 +1066,7 @@ begin
             )
             select (select count(*) from walk) as walked, (select count(*) from matched) as matched,
                 (select count(*) from removed) as removed,
+                array(select m.job_id from matched m where not dry_run except all select t.job_id from removed t) as moved,
                 last.lane_id, 0::smallint as priority, last.job_id
             from (select 1) one
             left join lateral (
@@ -1102,15 +1109,36 @@ begin
                 on conflict on constraint cancel_pkey do nothing
             )
             select (select count(*) from walk) as walked, (select count(*) from matched) as matched, 0::bigint as removed,
-                0::bigint as lane_id, 0::smallint as priority,
+                '{}'::bigint[] as moved, 0::bigint as lane_id, 0::smallint as priority,
                 case when (select count(*) from matched) = jobs_left then (select max(m.job_id) from matched m)
                     else (select max(w.job_id) from walk w) end as job_id
             into result;
             requested := requested + result.matched;
         else
-            select 0::bigint as walked, 0::bigint as matched, 0::bigint as removed, null::bigint as lane_id, null::smallint as priority,
-                null::bigint as job_id into result;
+            select 0::bigint as walked, 0::bigint as matched, 0::bigint as removed, '{}'::bigint[] as moved, null::bigint as lane_id,
+                null::smallint as priority, null::bigint as job_id into result;
         end if;
+
+        -- Another transaction moved these before they were deleted, as the admission of a message,
+        -- a promotion or an update does. Where they are now the walk may have been already.
+        foreach moved_id in array result.moved loop
+            taken := flyball.take_waiting(moved_id);
+            if taken.job_id is not null then
+                insert into flyball.attempt (job_id, attempt, outcome) values (moved_id, taken.attempt, 'cancelled');
+                delete from flyball.unique_holder
+                where digest = any(array(
+                    select u.digest from flyball.unique_holder u
+                    where u.job_id = moved_id and taken.holds_unique and u.expires_at is null
+                    for update skip locked
+                ));
+                cancelled := cancelled + 1;
+            elsif phase = 'jobs' and 'running' = any(states) then
+                insert into flyball.cancel (job_id)
+                select l.job_id from flyball.lease l where l.job_id = moved_id
+                on conflict on constraint cancel_pkey do nothing;
+                requested := requested + (select count(*) from flyball.lease l where l.job_id = moved_id);
+            end if;
+        end loop;
 
         if result.walked < rows_left and result.matched < jobs_left then
             phase := case phase when 'ready' then 'scheduled' when 'scheduled' then 'running' end;

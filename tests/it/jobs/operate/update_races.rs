@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use flyball::jobs::postgres::{Claimed, LaneClaim};
-use flyball::jobs::{JobUpdate, MoveAnswer, NewJob, Queue, State};
+use flyball::jobs::{BulkCursor, CancelFilter, JobUpdate, MoveAnswer, NewJob, Queue, State};
 use serde_json::json;
 
-use super::fixture::{SOON, enqueue, queue, signed, worker};
+use super::super::fixture::BLOCKED;
+use super::fixture::{SOON, enqueue, job, later, queue, signed, state, worker};
 use crate::support::eventually;
 
 /// Returns the `n`th form of a job: all its fields belong together.
@@ -238,4 +239,52 @@ async fn two_changes_of_a_tenant_at_once_lead_into_no_lane_that_is_refused_to_on
 
     let error = other.await.unwrap().unwrap_err().to_string();
     assert!(error.contains("names the calls of others"), "{error}");
+}
+
+#[tokio::test]
+async fn a_job_that_moves_while_many_are_cancelled_is_cancelled_where_it_is() {
+    let (database, queue) = queue().await;
+    let ready = enqueue(&queue, job("t", "a").unique("u")).await;
+    let scheduled = later(&queue, "t", "b").await;
+    for (id, of, change) in [
+        (
+            ready,
+            State::Ready,
+            "select flyball.update($1, throttle => 'u')",
+        ),
+        (scheduled, State::Scheduled, "select flyball.retry($1)"),
+    ] {
+        let mut open = database.pool().begin().await.unwrap();
+        sqlx::query(change)
+            .bind(id)
+            .execute(&mut *open)
+            .await
+            .unwrap();
+        let cancelling = tokio::spawn({
+            let queue = queue.clone();
+            async move {
+                let filter = CancelFilter {
+                    state: Some(of),
+                    ..CancelFilter::default()
+                };
+                let walk = BulkCursor::of(10);
+                queue.cancel_jobs(&filter, &walk, &signed()).await
+            }
+        });
+        eventually("the walk waits for the row that moves", SOON, || async {
+            let blocked: i64 = sqlx::query_scalar(BLOCKED)
+                .fetch_one(database.pool())
+                .await
+                .unwrap();
+            (blocked == 1).then_some(())
+        })
+        .await;
+        open.commit().await.unwrap();
+
+        let walked = cancelling.await.unwrap().unwrap();
+        assert_eq!((walked.jobs, walked.requested), (1, 0), "{of:?}");
+        assert_eq!(state(&queue, id).await, State::Cancelled, "{of:?}");
+    }
+    let free = enqueue(&queue, job("t", "a").unique("u")).await;
+    assert_ne!(free, ready, "its unique key is free again");
 }
