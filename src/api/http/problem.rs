@@ -6,7 +6,7 @@ use std::time::Instant;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
-use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use jiff::Timestamp;
@@ -231,6 +231,11 @@ impl Problem {
     /// Returns the status of the answer.
     pub fn status(&self) -> StatusCode {
         self.code.status()
+    }
+
+    /// Creates the problem of a method that a path does not have.
+    pub fn method_not_allowed(method: &Method, path: &str) -> Self {
+        Self::new(Code::MethodNotAllowed, unsupported(method, path))
     }
 
     /// Creates the problem of a missing throttle, with the way to create it if there is one.
@@ -507,18 +512,21 @@ pub async fn dress(request: Request, next: Next) -> Response {
             "there is no route {}; /openapi.json lists them",
             super::fields::clipped(&path)
         ),
-        // The router adds the Allow header outside of this layer.
-        Code::MethodNotAllowed => {
-            format!(
-                "{} does not support {method}; the Allow header lists the supported methods",
-                super::fields::clipped(&path)
-            )
-        }
+        Code::MethodNotAllowed => unsupported(&method, &path),
         _ => plain(body).await.unwrap_or_else(|| code.title().to_owned()),
     };
     let mut dressed = Problem::new(code, detail).response(status);
     copy_headers(parts.headers, dressed.headers_mut());
     dressed
+}
+
+/// Describes a method that a path does not have. The router adds the Allow header outside of all
+/// layers.
+fn unsupported(method: &Method, path: &str) -> String {
+    format!(
+        "{} does not support {method}; the Allow header lists the supported methods",
+        super::fields::clipped(path)
+    )
 }
 
 fn has_media(response: &Response, media: &str) -> bool {

@@ -460,6 +460,12 @@ pub fn is_known(method: &Method, template: &str) -> bool {
     row(method, template).is_some()
 }
 
+/// Returns true if the table lists a path with other methods alone: it lists every route, so this
+/// one does not exist.
+pub fn is_other_method(method: &Method, template: &str) -> bool {
+    !is_known(method, template) && ROUTES.iter().any(|(_, path, ..)| *path == template)
+}
+
 /// Admits a caller to a route, or returns the missing permission.
 pub fn check(caller: &Caller, method: &Method, template: &str, path: &str) -> Result<(), Problem> {
     let leave = &caller.leave;
@@ -468,6 +474,9 @@ pub fn check(caller: &Caller, method: &Method, template: &str, path: &str) -> Re
     };
     if leave.is_admin() {
         return Ok(());
+    }
+    if is_other_method(method, template) {
+        return Err(Problem::method_not_allowed(method, path));
     }
     if !leave.has(scope) {
         let (scope, token, scopes) = (scope.as_str(), caller.token_name(), leave.scopes_reported());

@@ -532,3 +532,21 @@ async fn the_list_of_throttles_says_whether_the_token_may_make_changes() {
         assert_eq!((status, &all["may_change"]), (200, &json!(may_change)));
     }
 }
+
+#[tokio::test]
+async fn a_method_that_a_path_does_not_have_is_no_question_of_scopes() {
+    let server = token_server(vec![("nothing", None, leave(&[]))], "").await;
+    let token = secret("nothing");
+    for (method, path, status) in [
+        (Method::PUT, "/api/v1/jobs", StatusCode::METHOD_NOT_ALLOWED),
+        (Method::GET, "/api/v1/claim", StatusCode::METHOD_NOT_ALLOWED),
+        (Method::POST, "/api/v1/jobs", StatusCode::FORBIDDEN),
+    ] {
+        let answer = server
+            .ask(method.clone(), path, Some(&token), &json!({}))
+            .await;
+        assert_eq!(answer.status(), status, "{method} {path}");
+        let names_others = answer.headers().contains_key("allow");
+        assert!(names_others || status == StatusCode::FORBIDDEN, "{path}");
+    }
+}
