@@ -4,6 +4,8 @@ use std::path::Path;
 
 #[cfg(feature = "governor")]
 use crate::governor::Policy;
+#[cfg(feature = "governor")]
+use crate::input::TomlDocument;
 use crate::throttle::KnobsFile;
 #[cfg(feature = "governor")]
 use crate::throttle::Name;
@@ -40,13 +42,12 @@ pub(crate) fn policies(files: &[KnobsFile]) -> anyhow::Result<Policies> {
 /// Returns true if a knobs file has a table `[governor]`.
 #[cfg(feature = "governor")]
 fn has_law(text: &str) -> bool {
-    let tables = text.parse::<toml::Table>();
-    tables.is_ok_and(|tables| tables.contains_key("governor"))
+    TomlDocument::parse(text).is_ok_and(|document| document.value.get("governor").is_some())
 }
 
 #[cfg(all(test, feature = "governor"))]
 mod tests {
-    use super::has_law;
+    use super::*;
 
     #[test]
     fn a_law_is_found_however_it_is_written() {

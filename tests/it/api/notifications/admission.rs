@@ -327,7 +327,7 @@ async fn every_answer_about_messages_tells_the_limits() {
         (Method::GET, "/api/v1/notifications", 200),
         (Method::GET, "/api/v1/notifications/99999999", 404),
         (Method::GET, "/api/v1/notifications?state=nonsense", 400),
-        (Method::DELETE, "/api/v1/notifications", 403),
+        (Method::DELETE, "/api/v1/notifications", 405),
     ] {
         let answer = served.ask("web", method.clone(), path).await;
         assert_eq!(answer.status(), status, "{method} {path}");

@@ -102,8 +102,8 @@ async fn every_status_tells_the_limits() {
     .await;
     told(
         served.ask("tenant-admin", Method::PUT, one).await,
-        403,
-        "scope_missing",
+        405,
+        "method_not_allowed",
     )
     .await;
     let large = format!("{{\"body\": \"{}\"}}", "x".repeat(2 * 1024 * 1024));
