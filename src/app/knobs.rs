@@ -4,8 +4,6 @@ use std::path::Path;
 
 #[cfg(feature = "governor")]
 use crate::governor::Policy;
-#[cfg(feature = "governor")]
-use crate::input::TomlDocument;
 use crate::throttle::KnobsFile;
 #[cfg(feature = "governor")]
 use crate::throttle::Name;
@@ -30,37 +28,11 @@ pub(crate) fn policies(files: &[KnobsFile]) -> anyhow::Result<Policies> {
     for file in files {
         match Policy::parse(&file.text, &file.path.display().to_string())? {
             Some(policy) => policies.push((file.name.clone(), policy)),
-            None if has_law(&file.text) => {
+            None if Policy::has_law(&file.text) => {
                 tracing::warn!(file = %file.path.display(), "there is a table [governor] but no [[signal]]: no governor runs for this throttle");
             }
             None => {}
         }
     }
     Ok(policies)
-}
-
-/// Returns true if a knobs file has a table `[governor]`.
-#[cfg(feature = "governor")]
-fn has_law(text: &str) -> bool {
-    TomlDocument::parse(text).is_ok_and(|document| document.value.get("governor").is_some())
-}
-
-#[cfg(all(test, feature = "governor"))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_law_is_found_however_it_is_written() {
-        for text in [
-            "[governor]\n",
-            "[governor] # the law\ngain = 2\n",
-            "[ governor ]\n",
-            "governor = { gain = 2 }\n",
-        ] {
-            assert!(has_law(text), "{text}");
-        }
-        for text in ["", "[knobs]\nrps = 1\n", "# [governor]\n", "[governor\n"] {
-            assert!(!has_law(text), "{text}");
-        }
-    }
 }

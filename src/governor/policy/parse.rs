@@ -33,6 +33,11 @@ impl Policy {
             Err(FileError(FileProblem::located(file, &document, issues)))
         }
     }
+
+    /// Returns true if a knobs file has a table `[governor]`, which does nothing without a signal.
+    pub fn has_law(text: &str) -> bool {
+        TomlDocument::parse(text).is_ok_and(|document| document.value.get("governor").is_some())
+    }
 }
 
 impl std::default::Default for ControllerTuning {

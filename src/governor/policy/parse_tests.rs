@@ -474,3 +474,18 @@ fn refusals_are_as_pinned() {
         }),
     );
 }
+
+#[test]
+fn a_law_is_found_however_it_is_written() {
+    for text in [
+        "[governor]\n",
+        "[governor] # the law\ngain = 2\n",
+        "[ governor ]\n",
+        "governor = { gain = 2 }\n",
+    ] {
+        assert!(Policy::has_law(text), "{text}");
+    }
+    for text in ["", "[knobs]\nrps = 1\n", "# [governor]\n", "[governor\n"] {
+        assert!(!Policy::has_law(text), "{text}");
+    }
+}
