@@ -26,9 +26,7 @@ use crate::recipient::address::RecipientKey;
 use crate::recipient::candidate::CapList;
 use crate::recipient::caps::give_back;
 use crate::recipient::gate::{AttemptEnd, ClaimFate};
-use crate::recipient::gates::{
-    GatePolicy, GateRows, MessagePlan, cap_lists, verify as verify_one, zone_of,
-};
+use crate::recipient::gates::{GateRows, MessagePlan, cap_lists, verify as verify_one, zone_of};
 use crate::recipient::rules::RecipientRules;
 
 pub(super) const TAKE: &str = "
@@ -121,11 +119,7 @@ pub async fn verify(
     let mut slots: Vec<TakenSlots> = Vec::new();
     for (input, lists) in inputs.iter().zip(&lists) {
         let stored: Vec<StoredList> = lists.iter().map(|list| input.stored(list)).collect();
-        let policy = GatePolicy {
-            profile: &input.profile,
-            defaults: &input.defaults,
-            rules,
-        };
+        let policy = input.policy(rules);
         let candidate = input.candidate();
         // A retry counts at the time at which it goes, and not at that of the attempt before.
         let before = lift(&mut times, input);

@@ -19,7 +19,7 @@ use crate::recipient::candidate::CapList;
 use crate::recipient::check::{CheckedPreference, HeldView, PastMessage, RecipientCheck, caps};
 use crate::recipient::explain::{HoldingGate, forecast};
 use crate::recipient::fields::{GatedArgs, USUAL_CATEGORY};
-use crate::recipient::gates::{GatePolicy, plan, quiet_of, zone_of};
+use crate::recipient::gates::{plan, quiet_of, zone_of};
 use crate::recipient::rules::RecipientRules;
 
 pub(super) const CLOCK: &str = "
@@ -71,11 +71,7 @@ pub async fn check(
     let (now, to) = clock(&mut transaction, &input).await?;
     input.message.accepted_at = now;
     let candidate = input.candidate();
-    let policy = GatePolicy {
-        profile: &input.profile,
-        defaults: &input.defaults,
-        rules,
-    };
+    let policy = input.policy(rules);
     let mut reading = Reading::of(&mut transaction, &input, &candidate, rules).await?;
     // Nothing is known of the content, so nothing can be a duplicate of it.
     reading.claim = None;

@@ -11,17 +11,13 @@ use super::rows::GateInput;
 use crate::jobs::Error;
 use crate::postgres::Transaction;
 use crate::recipient::dedup::DedupClaim;
-use crate::recipient::gates::{GatePolicy, GateRows, MessagePlan, ends_before_dedup, is_deduped};
+use crate::recipient::gates::{GateRows, MessagePlan, ends_before_dedup, is_deduped};
 use crate::recipient::rules::RecipientRules;
 
 impl PlanBatch<'_> {
-    fn is_compared(&self, input: &GateInput) -> bool {
-        is_compared(input, self.policy(input), self.now)
-    }
-
     /// Claims the contents of all messages that the gates before dedup let pass.
     pub(super) async fn claim(&mut self, connection: &mut Transaction) -> Result<(), Error> {
-        let is_compared = |input: &&GateInput| self.is_compared(input);
+        let is_compared = |input: &&GateInput| is_compared(input, self.rules, self.now);
         let compared: Vec<&GateInput> = self.inputs.iter().filter(is_compared).collect();
         if compared.is_empty() {
             return Ok(());
@@ -98,7 +94,8 @@ impl PlanBatch<'_> {
             return false;
         }
         let claim = self.inputs[at].claim;
-        let is_equal = |other: &GateInput| other.claim == claim && self.is_compared(other);
+        let is_equal =
+            |other: &GateInput| other.claim == claim && is_compared(other, self.rules, self.now);
         let Some(next) = self.inputs[at + 1..].iter().position(is_equal) else {
             return false;
         };
@@ -129,14 +126,14 @@ impl PlanBatch<'_> {
 }
 
 /// Returns true for a message that is compared with others: no gate before dedup ends it.
-fn is_compared(input: &GateInput, policy: GatePolicy<'_>, now: Timestamp) -> bool {
+fn is_compared(input: &GateInput, rules: &RecipientRules, now: Timestamp) -> bool {
     let candidate = input.candidate();
     let rows = GateRows {
         is_suppressed: input.is_suppressed,
         ..GateRows::default()
     };
-    let ends = || ends_before_dedup(&candidate, policy, &rows, now);
-    is_deduped(&candidate, policy.rules) && ends().is_none()
+    let ends = || ends_before_dedup(&candidate, input.policy(rules), &rows, now);
+    is_deduped(&candidate, rules) && ends().is_none()
 }
 
 /// Reads the claims of messages whose attempts begin. A message without one claims its content as
@@ -180,12 +177,7 @@ fn missing(
         let is_settled = found
             .get(&input.claim)
             .is_some_and(|claim| claim.job == job_id || claim.blocks(Some(job_id), now, window));
-        let policy = GatePolicy {
-            profile: &input.profile,
-            defaults: &input.defaults,
-            rules,
-        };
-        if !is_settled && is_compared(input, policy, now) {
+        if !is_settled && is_compared(input, rules, now) {
             missing.entry(input.claim).or_insert(job_id);
         }
     }

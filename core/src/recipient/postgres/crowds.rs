@@ -9,7 +9,7 @@ use super::rows::{GateInput, crowd};
 use crate::jobs::Error;
 use crate::postgres::Transaction;
 use crate::recipient::crowd::{crowd_quarter, in_crowd};
-use crate::recipient::gates::{GatePolicy, MessagePlan};
+use crate::recipient::gates::MessagePlan;
 use crate::recipient::rules::RecipientRules;
 
 pub(super) const COUNT_CROWD: &str = "
@@ -63,11 +63,7 @@ pub(super) async fn spread_out(
             *count += 1;
             *more.entry(place).or_default() += 1;
         }
-        let policy = GatePolicy {
-            profile: &input.profile,
-            defaults: &input.defaults,
-            rules,
-        };
+        let policy = input.policy(rules);
         let spread = rules.release.spread(*count, capacity(throttle));
         in_crowd(plan, &input.candidate(), policy, spread);
     }

@@ -32,9 +32,7 @@ use crate::recipient::explain::{
     add_past_holds, forecast, sentence, steps, unplanned,
 };
 use crate::recipient::gate::{MessageGate, UnsentReason};
-use crate::recipient::gates::{
-    CapTimes, GateHold, GatePolicy, GateRows, MessagePlan, cap_lists, plan, verify,
-};
+use crate::recipient::gates::{CapTimes, GateHold, GateRows, MessagePlan, cap_lists, plan, verify};
 use crate::recipient::rules::RecipientRules;
 
 pub(super) const RECORDED: &str = "
@@ -358,11 +356,7 @@ async fn foresee(
     let Some(input) = inputs(connection, messages).await?.pop() else {
         return Ok(None);
     };
-    let policy = GatePolicy {
-        profile: &input.profile,
-        defaults: &input.defaults,
-        rules,
-    };
+    let policy = input.policy(rules);
     if let Some(digest) = &found.digest {
         let Some(kind) = rules.digest(&digest.kind) else {
             return Ok(None);

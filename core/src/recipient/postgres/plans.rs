@@ -229,11 +229,7 @@ impl<'a> PlanBatch<'a> {
     }
 
     pub(super) fn policy<'b>(&'b self, input: &'b GateInput) -> GatePolicy<'b> {
-        GatePolicy {
-            profile: &input.profile,
-            defaults: &input.defaults,
-            rules: self.rules,
-        }
+        input.policy(self.rules)
     }
 
     /// Reads the times of all lists. Lists without room now are locked and read again, so that no

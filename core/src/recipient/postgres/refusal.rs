@@ -10,7 +10,7 @@ use super::rows::inputs;
 use crate::jobs::{Error, NewJob};
 use crate::postgres::Db;
 use crate::recipient::fields::GatedArgs;
-use crate::recipient::gates::{GatePolicy, MessagePlan, plan};
+use crate::recipient::gates::{MessagePlan, plan};
 use crate::recipient::rules::{OverCap, RecipientRules};
 
 pub(super) const NOW: &str = "select clock_timestamp() as now";
@@ -42,11 +42,7 @@ pub async fn refusal(
         return Ok(None);
     };
     let candidate = input.candidate();
-    let policy = GatePolicy {
-        profile: &input.profile,
-        defaults: &input.defaults,
-        rules,
-    };
+    let policy = input.policy(rules);
     let reading = Reading::of(&mut transaction, &input, &candidate, rules).await?;
     transaction.commit().await?;
     match reading.look((0, 0.0), |rows| plan(&candidate, policy, rows, now)) {

@@ -18,8 +18,9 @@ use crate::recipient::address::{RecipientKey, suppression_digest};
 use crate::recipient::candidate::{Candidate, CapList};
 use crate::recipient::digest::OpenDigest;
 use crate::recipient::fields::GatedArgs;
-use crate::recipient::gates::CapTimes;
+use crate::recipient::gates::{CapTimes, GatePolicy};
 use crate::recipient::profile::{Profile, ZONE_FIELDS};
+use crate::recipient::rules::RecipientRules;
 
 /// The second from which stored seconds count: the begin of 2020.
 const EPOCH_S: i64 = 1_577_836_800;
@@ -149,6 +150,15 @@ impl GateInput {
             accepted_at: times.accepted_at,
             deadline: times.deadline,
             is_cancelled: self.message.is_cancelled,
+        }
+    }
+
+    /// Returns what the gates go by for this message.
+    pub(super) fn policy<'a>(&'a self, rules: &'a RecipientRules) -> GatePolicy<'a> {
+        GatePolicy {
+            profile: &self.profile,
+            defaults: &self.defaults,
+            rules,
         }
     }
 

@@ -9,7 +9,6 @@ use crate::postgres::Transaction;
 use crate::recipient::address::suppression_digest;
 use crate::recipient::explain::GateStep;
 use crate::recipient::gate::MessageGate;
-use crate::recipient::gates::GatePolicy;
 use crate::recipient::rule_source::{RuleSource, source_of};
 use crate::recipient::rules::RecipientRules;
 
@@ -30,11 +29,7 @@ pub(super) async fn add_sources(
     rules: &RecipientRules,
     steps: &mut [GateStep],
 ) -> Result<(), Error> {
-    let policy = GatePolicy {
-        profile: &input.profile,
-        defaults: &input.defaults,
-        rules,
-    };
+    let policy = input.policy(rules);
     let candidate = input.candidate();
     for step in steps {
         let Ok(gate) = step.gate.parse::<MessageGate>() else {
