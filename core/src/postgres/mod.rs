@@ -13,6 +13,7 @@ mod options;
 mod reach;
 mod replica;
 mod replica_lag;
+mod text;
 mod transaction;
 mod unnamed;
 
@@ -26,4 +27,5 @@ pub use options::{PARAMETERS, connect_options, unknown_parameters};
 pub use reach::{UnusablePostgres, reach};
 pub use replica::{Replica, ReplicaReads, ReplicaState, STATEMENTS};
 pub use replica_lag::ReplicaFacts;
+pub use text::storable;
 pub use transaction::Transaction;

@@ -4,9 +4,10 @@ use sqlx::Row;
 
 use super::Queue;
 use crate::jobs::Error;
+use crate::postgres::storable;
 
 /// The most characters of an error that are kept.
-const ERROR_MAX: usize = 500;
+const ERROR_CHARS: usize = 500;
 
 /// A live worker that cannot claim jobs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,14 +33,9 @@ limit 1000";
 impl Queue {
     /// Records that the claims of a worker have failed for some time, and why.
     pub async fn note_claim_failure(&self, worker_id: i32, error: &str) -> Result<(), Error> {
-        let kept: String = error
-            .chars()
-            .filter(|c| *c != '\0')
-            .take(ERROR_MAX)
-            .collect();
         sqlx::query(NOTE)
             .bind(worker_id)
-            .bind(kept)
+            .bind(storable(error, ERROR_CHARS))
             .execute(&self.pool)
             .await?;
         Ok(())

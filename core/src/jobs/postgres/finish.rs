@@ -7,6 +7,10 @@ use serde_json::Value;
 use super::Queue;
 use crate::jobs::retry::MAX_DELAY;
 use crate::jobs::{Ending, Error, Finish};
+use crate::postgres::storable;
+
+/// The most characters of an error that are kept.
+const ERROR_CHARS: usize = 4000;
 
 // Leases are found by one probe each, which a limit pins to one row, and are deleted by their ctid:
 // the planner may turn a join round and read every lease for each of the endings, if its statistics
@@ -213,7 +217,6 @@ fn seconds(delay: Duration) -> f64 {
     delay.min(MAX_DELAY).as_secs_f64()
 }
 
-/// Returns the first 4,000 characters of an error, without NUL, which Postgres cannot store.
 fn tidy(error: &str) -> String {
-    error.chars().filter(|c| *c != '\0').take(4000).collect()
+    storable(error, ERROR_CHARS)
 }

@@ -1,12 +1,11 @@
-//! Texts of other people, as they are stored.
+//! The reasons and states of messages, as they are stored.
+
+use crate::postgres::storable;
 
 /// Longest stored reason and status, in characters.
 const MAX_REASON_CHARS: usize = 500;
 
-/// Returns the text shortened and without NUL, which Postgres cannot store.
+/// Returns the text as it is stored.
 pub(super) fn line(text: &str) -> String {
-    text.chars()
-        .filter(|c| *c != '\0')
-        .take(MAX_REASON_CHARS)
-        .collect()
+    storable(text, MAX_REASON_CHARS)
 }
