@@ -111,10 +111,13 @@ async fn exists(throttles: &dyn Store, name: &str) -> bool {
     let Ok(exact) = Name::new(name) else {
         return false;
     };
+    // Most have one of their own.
+    if !matches!(throttles.status(&exact).await, Ok(None)) {
+        return true;
+    }
     let beginnings = (0..=name.len()).filter_map(|end| name.get(..end));
     let patterns = beginnings.filter_map(|text| Name::or_pattern(format!("{text}*")).ok());
-    let names: Vec<Name> = patterns.chain([exact]).collect();
-    let found = throttles.statuses(&names).await;
+    let found = throttles.statuses(&patterns.collect::<Vec<_>>()).await;
     found.iter().any(|status| !matches!(status, Ok(None)))
 }
 
