@@ -88,9 +88,8 @@ mod tests {
     use super::*;
     use crate::signals::Missing;
 
-    #[tokio::test]
-    async fn rejections_that_no_node_counts_are_no_reading() {
-        let page = json!({"nodes": {"a": {"jvm": {"mem": {"heap_used_percent": 20}}}}});
+    /// Returns the figure of a cluster that gives this answer.
+    async fn cluster(page: Value, figure: ClusterFigure) -> ClusterStats {
         let app = axum::Router::new().route(
             "/_nodes/stats/os,jvm,thread_pool",
             axum::routing::get(move || async move { page.to_string() }),
@@ -98,7 +97,13 @@ mod tests {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         tokio::spawn(async move { axum::serve(listener, app).await });
-        let stats = ClusterStats::new(&Access::open(&url), ClusterFigure::Rejected).unwrap();
+        ClusterStats::new(&Access::open(&url), figure).unwrap()
+    }
+
+    #[tokio::test]
+    async fn rejections_that_no_node_counts_are_no_reading() {
+        let page = json!({"nodes": {"a": {"jvm": {"mem": {"heap_used_percent": 20}}}}});
+        let stats = cluster(page, ClusterFigure::Rejected).await;
         for now in [100.0, 105.0] {
             let error = stats.read(now).await.unwrap_err();
             assert_eq!(error, Error::Missing(Missing::Absent), "at {now}");
@@ -112,15 +117,7 @@ mod tests {
                 "a": {"jvm": {"mem": {"heap_used_percent": 20}}},
                 "b": {"jvm": {"mem": {"heap_used_percent": 40}}},
             }});
-            let app = axum::Router::new().route(
-                "/_nodes/stats/os,jvm,thread_pool",
-                axum::routing::get(move || async move { page.to_string() }),
-            );
-            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let url = format!("http://{}", listener.local_addr().unwrap());
-            tokio::spawn(async move { axum::serve(listener, app).await });
-            let stats = ClusterStats::new(&Access::open(&url), ClusterFigure::Heap).unwrap();
-            stats.read(100.0).await
+            cluster(page, ClusterFigure::Heap).await.read(100.0).await
         };
         let whole = json!({"total": 2, "successful": 2, "failed": 0});
         for nodes in [whole, Value::Null] {

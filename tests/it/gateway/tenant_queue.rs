@@ -3,12 +3,24 @@
 use std::time::Duration;
 
 use flyball::jobs::{Error, Queue};
+use flyball::postgres::{Db, Transaction};
 use serde_json::json;
 
 use crate::support::database;
 use crate::support::fixture::Fixture;
 
 const PUBLISH: &str = "select flyball.publish('orders', to_jsonb(n)) from generate_series(1, $1) n";
+
+/// Begins a transaction that acts for a tenant.
+async fn acting_for(pool: &Db, tenant: &str) -> Transaction {
+    let mut transaction = pool.begin().await.unwrap();
+    sqlx::query("select flyball.as_tenant($1)")
+        .bind(tenant)
+        .execute(&mut transaction)
+        .await
+        .unwrap();
+    transaction
+}
 
 #[tokio::test]
 async fn the_queue_of_a_tenant_takes_as_many_as_its_cap_whatever_comes_between_them() {
@@ -43,14 +55,10 @@ async fn the_queue_of_a_tenant_takes_as_many_as_its_cap_whatever_comes_between_t
     sqlx::query(sql).execute(&queue.pool).await.unwrap();
     assert!(publish("acme").await && !publish("acme").await);
 
-    let mut many = queue.pool.begin().await.unwrap();
-    sqlx::query("select flyball.as_tenant('initech')")
-        .execute(&mut *many)
-        .await
-        .unwrap();
-    let three = sqlx::query(PUBLISH).bind(3).execute(&mut *many).await;
+    let mut many = acting_for(&queue.pool, "initech").await;
+    let three = sqlx::query(PUBLISH).bind(3).execute(&mut many).await;
     assert!(three.is_ok(), "{three:?}");
-    let fourth = sqlx::query(PUBLISH).bind(1).execute(&mut *many).await;
+    let fourth = sqlx::query(PUBLISH).bind(1).execute(&mut many).await;
     let refused = fourth.unwrap_err().to_string();
     assert!(
         refused.contains("3 messages of the tenant wait"),
@@ -79,14 +87,10 @@ async fn a_transaction_counts_what_waits_once_and_trusts_no_count_of_another() {
         .execute(pool)
         .await
         .unwrap();
-    let mut two = pool.begin().await.unwrap();
-    sqlx::raw_sql("select flyball.as_tenant('acme')")
-        .execute(&mut *two)
-        .await
-        .unwrap();
+    let mut two = acting_for(pool, "acme").await;
     sqlx::query(PUBLISH)
         .bind(2)
-        .execute(&mut *two)
+        .execute(&mut two)
         .await
         .unwrap();
     two.commit().await.unwrap();
@@ -97,21 +101,17 @@ async fn a_transaction_counts_what_waits_once_and_trusts_no_count_of_another() {
         .execute(pool)
         .await
         .unwrap();
-    let mut rest = pool.begin().await.unwrap();
-    sqlx::raw_sql("select flyball.as_tenant('acme')")
-        .execute(&mut *rest)
-        .await
-        .unwrap();
+    let mut rest = acting_for(pool, "acme").await;
     sqlx::raw_sql("select nextval('flyball.publication_id_seq') from generate_series(1, 9)")
-        .execute(&mut *rest)
+        .execute(&mut rest)
         .await
         .unwrap();
     sqlx::query(PUBLISH)
         .bind(3)
-        .execute(&mut *rest)
+        .execute(&mut rest)
         .await
         .unwrap();
-    let more = sqlx::query(PUBLISH).bind(1).execute(&mut *rest).await;
+    let more = sqlx::query(PUBLISH).bind(1).execute(&mut rest).await;
     let refused = more.unwrap_err().to_string();
     assert!(
         refused.contains("4 messages of the tenant wait"),

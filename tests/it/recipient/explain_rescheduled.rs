@@ -8,14 +8,20 @@ use super::fixture::GatesFixture;
 
 const TWO_DAYS_S: i64 = 2 * 86_400;
 
-#[tokio::test]
-async fn a_held_message_that_is_put_off_tells_the_new_time() {
+/// Returns a message that quiet hours hold, and the end of its hold.
+async fn held() -> (GatesFixture, i64, Timestamp) {
     let gates = GatesFixture::new("").await;
     gates.profile("ada", gates.quiet_today().await).await;
     let (id, plan) = gates
         .planned(json!({"recipient": "ada", "category": "billing"}))
         .await;
     let until = plan.planned_at(gates.now().await).unwrap();
+    (gates, id, until)
+}
+
+#[tokio::test]
+async fn a_held_message_that_is_put_off_tells_the_new_time() {
+    let (gates, id, until) = held().await;
     let later = Timestamp::from_second(until.as_second() + TWO_DAYS_S).unwrap();
     let signed = Attribution::default();
     let queue = &gates.fixture.queue;
@@ -40,12 +46,7 @@ async fn a_held_message_that_is_put_off_tells_the_new_time() {
 
 #[tokio::test]
 async fn a_held_message_counts_for_its_caps_at_the_time_to_which_it_is_put_off() {
-    let gates = GatesFixture::new("").await;
-    gates.profile("ada", gates.quiet_today().await).await;
-    let (id, plan) = gates
-        .planned(json!({"recipient": "ada", "category": "billing"}))
-        .await;
-    let until = plan.planned_at(gates.now().await).unwrap();
+    let (gates, id, until) = held().await;
     let later = Timestamp::from_second(until.as_second() + TWO_DAYS_S).unwrap();
     let signed = Attribution::default();
     let queue = &gates.fixture.queue;
