@@ -61,6 +61,7 @@ begin
             octet_length(publish.data::text)));
     end if;
 
+    queue_max := flyball.queue_max(sender);
     insert into flyball.publication (id, room, tenant, channel, data) overriding system value
     select q.id, case when not q.is_small then q.room - 1 end, sender, publish.channel, publish.data
     from (
@@ -70,15 +71,10 @@ begin
             order by p.tenant desc, p.id desc limit 1) end as room
         from (
             select m.id, case when current_setting('transaction_isolation') = 'serializable'
-                    and pg_relation_size('flyball.publication') < m.queue_max * 48 then true
-                else not exists (select from flyball.publication p where p.tenant = sender and p.id <= m.id - m.queue_max) end
+                    and pg_relation_size('flyball.publication') < queue_max * 48 then true
+                else not exists (select from flyball.publication p where p.tenant = sender and p.id <= m.id - queue_max) end
                 as is_small
-            from (
-                select nextval('flyball.publication_id_seq') as id, coalesce((
-                    select l.max_pending from flyball.tenant_limit l where l.tenant in (sender, '*') order by l.tenant = '*' limit 1),
-                    10000)::bigint as queue_max
-                offset 0
-            ) m
+            from (select nextval('flyball.publication_id_seq') as id offset 0) m
             offset 0
         ) n
         offset 0
@@ -89,7 +85,6 @@ begin
         return;
     end if;
 
-    queue_max := flyball.queue_max(sender);
     room := queue_max - (select count(*) from (select from flyball.publication p where p.tenant = sender limit queue_max) as page);
     if room <= 0 then
         raise exception using errcode = '53400', column = 'channel',
