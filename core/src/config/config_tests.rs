@@ -195,6 +195,10 @@ fn a_wrong_setting_of_a_kind_is_refused_with_its_line() {
             "[kinds]\nhttp = 5\n",
             "own.toml:2: kinds.http: must be an object",
         ),
+        (
+            "[kinds.http]\nretry_max_s = 5\nretry_base_s = 7.5\n",
+            "own.toml:3: kinds.http.retry_base_s: must be at most retry_max_s (5), not 7.5",
+        ),
     ] {
         let refused = refusal(Some(text), &[]);
         assert!(refused.contains(answer), "{refused}");

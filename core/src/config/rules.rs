@@ -209,6 +209,14 @@ fn numbers(settings: &Settings) -> Vec<Issue> {
                 issues.push(Issue::new(pointer(&pointer("/kinds", kind), key), message));
             }
         }
+        // The longest wait of all would silently take the place of the first one.
+        if let (Some(base), Some(max)) = (set.retry_base_s, set.retry_max_s)
+            && base > max
+        {
+            let message = format!("must be at most retry_max_s ({max}), not {base}");
+            let at = pointer(&pointer("/kinds", kind), "retry_base_s");
+            issues.push(Issue::new(at, message));
+        }
     }
     issues
 }
