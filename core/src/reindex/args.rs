@@ -33,6 +33,9 @@ pub struct Args {
     pub concurrency: usize,
     /// The outcome of a job some of whose documents the index refused for good.
     pub on_bad_document: OnBadDocument,
+    /// True if the alias moves to the index even if the source has no documents and the alias shows
+    /// some.
+    pub allow_empty: bool,
 }
 
 /// The outcome of a job some of whose documents the index refused for good; in either case all
@@ -49,13 +52,14 @@ pub enum OnBadDocument {
 }
 
 /// The fields of the arguments.
-const FIELDS: [&str; 6] = [
+const FIELDS: [&str; 7] = [
     "source",
     "sink",
     "batch_docs",
     "batch_bytes",
     "concurrency",
     "on_bad_document",
+    "allow_empty",
 ];
 
 /// The words of `on_bad_document`.
@@ -107,6 +111,14 @@ impl Args {
         let batch_bytes = count("batch_bytes", 5_000_000, 1_000..=MAX_BATCH_BYTES);
         let concurrency = count("concurrency", 8, 1..=MAX_CONCURRENCY);
         let on_bad_document = fields.choice("on_bad_document", &ON_BAD_DOCUMENT);
+        let allow_empty = fields.flag("allow_empty");
+        let has_no_alias = sink.as_ref().is_some_and(|sink| sink.alias().is_none());
+        if allow_empty.is_some() && has_no_alias {
+            fields.wrong(
+                "allow_empty",
+                "must be left out without an alias of the sink",
+            );
+        }
         Some(Self {
             source: source?,
             sink: sink?,
@@ -114,6 +126,7 @@ impl Args {
             batch_bytes,
             concurrency,
             on_bad_document: on_bad_document.unwrap_or_default(),
+            allow_empty: allow_empty.unwrap_or_default(),
         })
     }
 

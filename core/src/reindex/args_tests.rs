@@ -378,6 +378,18 @@ fn credentials_in_addresses_are_refused() {
 }
 
 #[test]
+fn an_empty_source_is_allowed_only_where_an_alias_would_move() {
+    assert!(!Args::parse(&good(), &free()).unwrap().allow_empty);
+    let mut args = good();
+    args["allow_empty"] = json!(true);
+    let issues = Args::parse(&args, &free()).unwrap_err();
+    assert_eq!(pointers(&issues), ["/allow_empty"]);
+
+    args["sink"]["alias"] = json!("all");
+    assert!(Args::parse(&args, &free()).unwrap().allow_empty);
+}
+
+#[test]
 fn a_job_needs_the_source_and_the_sink_that_it_names() {
     assert_eq!(Args::needs(&named()), ["source shop", "sink search"]);
     assert_eq!(

@@ -106,6 +106,8 @@ enum BackfillEnd {
     Throttled(Duration, String),
     /// The source has dropped changes that were not copied.
     ChangesLost(String),
+    /// The source has no documents, so that searches would find nothing any more.
+    Empty(String),
 }
 
 struct Backfill<'a> {
@@ -411,8 +413,10 @@ impl Backfill<'_> {
         }
         let _ = timeout(DRAIN_WITHIN, self.drain()).await;
         // A retry of a job whose changes are lost starts over as well.
-        self.progress.mark.finished =
-            matches!(end, BackfillEnd::Finished | BackfillEnd::ChangesLost(_));
+        self.progress.mark.finished = matches!(
+            end,
+            BackfillEnd::Finished | BackfillEnd::ChangesLost(_) | BackfillEnd::Empty(_)
+        );
         if let BackfillEnd::Failed(error) = &end {
             self.progress.following = None;
             self.progress.trouble = Some(error.clone());
@@ -426,7 +430,7 @@ impl Backfill<'_> {
                 delay: Some(delay),
                 error,
             },
-            BackfillEnd::Wrong(error) => Outcome::Dead { error },
+            BackfillEnd::Wrong(error) | BackfillEnd::Empty(error) => Outcome::Dead { error },
             BackfillEnd::ChangesLost(error) => Outcome::Dead {
                 error: format!(
                     "{error}: the index lacks them. A retry of this job scans from the beginning, which brings all \

@@ -75,7 +75,17 @@ impl Backfill<'_> {
         let checkpoint = self.progress.checkpoint(self.started.elapsed());
         let (id, fence) = (self.job.id, self.job.fence);
         match self.context.checkpoints.store(id, fence, &checkpoint).await {
-            Ok(()) => self.sink.publish().await.map_err(failed),
+            Ok(()) => {
+                // A filter with a slip, or a collection that was emptied, would hide everything.
+                let is_empty = self.progress.done == 0 && !self.args.allow_empty;
+                if is_empty && let Some(shown) = self.sink.shown().await.map_err(failed)? {
+                    return Err(BackfillEnd::Empty(format!(
+                        "the source has no documents, and {shown}: it stays there. If the source is meant to be empty, \
+                         set \"allow_empty\": true"
+                    )));
+                }
+                self.sink.publish().await.map_err(failed)
+            }
             Err(CheckpointError::LeaseLost(_)) => Err(BackfillEnd::LeaseLost),
             Err(error @ CheckpointError::Store { .. }) => {
                 Err(BackfillEnd::Failed(error.to_string()))

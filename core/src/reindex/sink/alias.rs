@@ -38,6 +38,15 @@ pub(super) fn actions(index: &str, alias: &str, found: &Value) -> Result<Vec<Val
     Ok(actions)
 }
 
+/// Returns the other indexes that have the alias, by the same answer.
+pub(super) fn others<'f>(index: &str, found: &'f Value) -> Vec<&'f str> {
+    let holders = found.as_object().into_iter().flatten();
+    holders
+        .map(|(holder, _)| holder.as_str())
+        .filter(|holder| *holder != index)
+        .collect()
+}
+
 /// Returns what the alias keeps.
 fn properties(held: &Value) -> Map<String, Value> {
     let mut properties = held.as_object().cloned().unwrap_or_default();

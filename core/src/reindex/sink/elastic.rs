@@ -12,7 +12,7 @@ use reqwest::{Client, RequestBuilder, Response, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::alias::actions;
+use super::alias::{actions, others};
 use super::{Sink, WriteError, WriteOutcome};
 use crate::outbound::{self, retry_after::retry_after};
 use crate::reindex::document::{Action, Document};
@@ -132,6 +132,50 @@ impl ElasticSink {
         serde_json::from_str(&text).map(Some).map_err(garbled)
     }
 
+    /// Returns the server's answer that names the indexes with the alias.
+    async fn holders(&self, alias: &str) -> Result<Value, WriteError> {
+        // An answer 404 means that no index has the alias; before version 5 it was 200 and empty.
+        let found = self
+            .client
+            .get(format!("{}/_alias/{alias}", self.asked.url));
+        Ok(self.call(found).await?.unwrap_or_default())
+    }
+
+    /// Describes the documents that the alias shows in other indexes; `None` if it shows none.
+    async fn shown_by(&self, alias: &str) -> Result<Option<String>, WriteError> {
+        let found = self.holders(alias).await?;
+        let others = others(&self.asked.index, &found);
+        if others.is_empty() {
+            return Ok(None);
+        }
+        let uncounted = |why: &str| {
+            format!(
+                "the source has no documents, and those of the alias {alias} could not be counted: {why}"
+            )
+        };
+        let counted = self
+            .client
+            .get(format!("{}/{alias}/_count", self.asked.url));
+        let counted = self.call(counted).await.map_err(|error| match error {
+            WriteError::Lost(why) => WriteError::Lost(uncounted(&why)),
+            WriteError::Wrong(why) => WriteError::Wrong(uncounted(&why)),
+            other => other,
+        })?;
+        // If the alias was removed meanwhile, the next attempt finds no holder.
+        let counted = counted.ok_or_else(|| WriteError::Lost(uncounted("404")))?;
+        let count = counted["count"].as_u64().unwrap_or(0);
+        let shards = &counted["_shards"];
+        // Without an answer of each shard, none found does not mean that there are none.
+        if count == 0 && !(shards["total"].is_u64() && shards["successful"] == shards["total"]) {
+            let why = uncounted("not all of its shards answered");
+            return Err(WriteError::Lost(why));
+        }
+        Ok((count > 0).then(|| {
+            let holders = brief(&others.join(", "));
+            format!("the alias {alias} shows {count} documents of {holders}")
+        }))
+    }
+
     /// Makes all documents searchable, then moves the alias to the index in one step, so that no
     /// search finds the alias without an index or with two.
     async fn move_alias(&self, alias: &str) -> Result<(), WriteError> {
@@ -140,9 +184,7 @@ impl ElasticSink {
         if self.call(refresh).await?.is_none() {
             return Err(WriteError::Wrong(format!("there is no index {index}")));
         }
-        // An answer 404 means that no index has the alias; before version 5 it was 200 and empty.
-        let found = self.call(self.client.get(format!("{url}/_alias/{alias}")));
-        let found = found.await?.unwrap_or_default();
+        let found = self.holders(alias).await?;
         let actions = actions(index, alias, &found).map_err(WriteError::Wrong)?;
         let moved = self
             .client
@@ -161,6 +203,15 @@ impl ElasticSink {
 impl Sink for ElasticSink {
     fn prepare(&self) -> BoxFuture<'_, Result<(), WriteError>> {
         Box::pin(async { Ok(()) })
+    }
+
+    fn shown(&self) -> BoxFuture<'_, Result<Option<String>, WriteError>> {
+        Box::pin(async {
+            match &self.asked.alias {
+                Some(alias) => self.shown_by(alias).await,
+                None => Ok(None),
+            }
+        })
     }
 
     fn publish(&self) -> BoxFuture<'_, Result<(), WriteError>> {

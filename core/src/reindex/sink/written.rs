@@ -56,6 +56,12 @@ pub trait Sink: Send + Sync + 'static {
     /// Creates everything that must exist before the first document.
     fn prepare(&self) -> BoxFuture<'_, Result<(), WriteError>>;
 
+    /// Describes the documents that searches find now and would not find after
+    /// [`publish`](Self::publish) of an empty index; `None` if there are none.
+    fn shown(&self) -> BoxFuture<'_, Result<Option<String>, WriteError>> {
+        Box::pin(ready(Ok(None)))
+    }
+
     /// Makes the index visible as the job asks, after the last document.
     fn publish(&self) -> BoxFuture<'_, Result<(), WriteError>> {
         Box::pin(ready(Ok(())))
