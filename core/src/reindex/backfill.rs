@@ -29,6 +29,9 @@ mod settle;
 const SAVE_EVERY: Duration = Duration::from_secs(1);
 /// Longest wait of a stopping handler for bulk requests in flight.
 const DRAIN_WITHIN: Duration = Duration::from_secs(3);
+/// Most scans that a job begins by itself until it is up to date with its source. A source that
+/// keeps changes for less time than a scan takes would be scanned for ever.
+const MAX_RESCANS: u32 = 3;
 /// Delay of a job that made progress before the index or the source failed.
 const PROGRESS_RETRY_DELAY: Duration = Duration::from_secs(15);
 
@@ -160,7 +163,8 @@ impl Backfill<'_> {
             };
             match ended {
                 Err(BackfillEnd::ChangesLost(error))
-                    if self.args.source.on_lost_changes == OnLostChanges::Rescan =>
+                    if self.args.source.on_lost_changes == OnLostChanges::Rescan
+                        && self.progress.mark.rescans < MAX_RESCANS =>
                 {
                     tracing::warn!(job.id = self.job.id, %error, "reindex scans from the beginning");
                     self.discard().await;
@@ -431,6 +435,13 @@ impl Backfill<'_> {
                 error,
             },
             BackfillEnd::Wrong(error) | BackfillEnd::Empty(error) => Outcome::Dead { error },
+            BackfillEnd::ChangesLost(error) if self.progress.mark.rescans > 0 => Outcome::Dead {
+                error: format!(
+                    "{error}: the index lacks them. After {} new scans in a row, changes were lost again before the \
+                     copy was up to date: raise the rate or the size of the source's log, and retry this job",
+                    self.progress.mark.rescans
+                ),
+            },
             BackfillEnd::ChangesLost(error) => Outcome::Dead {
                 error: format!(
                     "{error}: the index lacks them. A retry of this job scans from the beginning, which brings all \

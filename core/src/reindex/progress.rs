@@ -48,6 +48,12 @@ pub struct ReindexCursor {
     pub position: Option<String>,
     /// True if the scan is over and changes are copied.
     pub scanned: bool,
+    /// True once the index was made visible, which a job does once: meanwhile a later job may have
+    /// moved the alias on.
+    pub published: bool,
+    /// Scans that the job began by itself, because changes were lost, since it last was up to date
+    /// with its source.
+    pub rescans: u32,
 }
 
 /// Counts documents and estimates the time left.
@@ -97,7 +103,11 @@ impl Progress {
 
     /// Starts over from the beginning of the source.
     pub fn restart(&mut self) {
-        self.mark = ReindexCursor::default();
+        self.mark = ReindexCursor {
+            published: self.mark.published,
+            rescans: self.mark.rescans + 1,
+            ..ReindexCursor::default()
+        };
         self.done = 0;
         self.total = None;
         self.following = None;
@@ -272,6 +282,22 @@ mod tests {
             (restarted.mark, restarted.done),
             (ReindexCursor::default(), 0)
         );
+    }
+
+    #[test]
+    fn a_scan_that_begins_again_is_counted_and_leaves_the_index_visible() {
+        let mut progress = Progress::resume(None);
+        progress.advance(7, &keys(7));
+        (progress.mark.scanned, progress.mark.published) = (true, true);
+
+        progress.restart();
+
+        let mark = ReindexCursor {
+            published: true,
+            rescans: 1,
+            ..ReindexCursor::default()
+        };
+        assert_eq!((&progress.mark, progress.done), (&mark, 0));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! A reindex that follows its source: the end of the scan, and outages afterwards.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -94,10 +94,52 @@ impl DocumentSource for SilentCollection {
     }
 }
 
+/// A collection whose log of changes is shorter than a scan.
+struct ForgetfulCollection {
+    collection: Collection,
+    /// The next answers of its log: true for a page without changes, after none that they are lost.
+    answers: Mutex<VecDeque<bool>>,
+    scans: Arc<AtomicUsize>,
+}
+
+impl DocumentSource for ForgetfulCollection {
+    fn estimate(&self) -> BoxFuture<'_, Result<Option<u64>, Error>> {
+        self.collection.estimate()
+    }
+
+    fn page<'a>(
+        &'a self,
+        after: Option<&'a [String]>,
+        limit: usize,
+    ) -> BoxFuture<'a, Result<DocumentPage, Error>> {
+        if after.is_none() {
+            self.scans.fetch_add(1, Ordering::SeqCst);
+        }
+        self.collection.page(after, limit)
+    }
+
+    fn position(&self) -> BoxFuture<'_, Result<String, Error>> {
+        self.collection.position()
+    }
+
+    fn changes<'a>(&'a self, _: &'a str, _: usize) -> BoxFuture<'a, Result<ChangePage, Error>> {
+        let is_kept = self.answers.lock().unwrap().pop_front().unwrap_or_default();
+        Box::pin(async move {
+            match is_kept {
+                true => Ok(ChangePage {
+                    position: "later".to_owned(),
+                    ..ChangePage::default()
+                }),
+                false => Err(Error::ChangesLost("the position is gone".to_owned())),
+            }
+        })
+    }
+}
+
 /// An index that stores everything.
 #[derive(Default)]
 struct Index {
-    is_published: AtomicBool,
+    published: AtomicUsize,
 }
 
 impl Sink for Index {
@@ -106,7 +148,7 @@ impl Sink for Index {
     }
 
     fn publish(&self) -> BoxFuture<'_, Result<(), WriteError>> {
-        self.is_published.store(true, Ordering::SeqCst);
+        self.published.fetch_add(1, Ordering::SeqCst);
         Box::pin(async { Ok(()) })
     }
 
@@ -137,8 +179,20 @@ fn bad() -> Action {
 
 /// Runs one attempt; returns its outcome, and whether the index was published.
 async fn run(source: impl DocumentSource, hands: &Hands, on_bad_document: &str) -> (Outcome, bool) {
+    let (outcome, published) = attempt(source, hands, on_bad_document, "dead_letter").await;
+    (outcome, published > 0)
+}
+
+/// Runs one attempt; returns its outcome, and how often the index was published.
+async fn attempt(
+    source: impl DocumentSource,
+    hands: &Hands,
+    on_bad_document: &str,
+    on_lost_changes: &str,
+) -> (Outcome, usize) {
     let job = job(json!({
-        "source": {"type": "mongodb", "url_env": "REINDEX_DATABASE_X", "collection": "shop.articles", "follow": true},
+        "source": {"type": "mongodb", "url_env": "REINDEX_DATABASE_X", "collection": "shop.articles", "follow": true,
+            "on_lost_changes": on_lost_changes},
         "sink": {"type": "elastic", "url": "http://127.0.0.1:9", "index": "articles"},
         "on_bad_document": on_bad_document,
     }));
@@ -150,7 +204,7 @@ async fn run(source: impl DocumentSource, hands: &Hands, on_bad_document: &str) 
     let (index, context) = (Arc::new(Index::default()), hands.context());
     let attempt = backfill(&job, &context, &args, Arc::new(source), index.clone());
     let outcome = tokio::time::timeout(SOON, attempt).await.unwrap();
-    (outcome, index.is_published.load(Ordering::SeqCst))
+    (outcome, index.published.load(Ordering::SeqCst))
 }
 
 #[tokio::test]
@@ -228,4 +282,34 @@ async fn a_part_of_the_changes_that_is_read_again_counts_its_refused_documents_o
     let kept = hands.checkpoints.kept.lock().unwrap().clone().unwrap();
     assert_eq!(kept.cursor["position"], "later");
     assert_eq!(kept.cursor["refused"], 1);
+}
+
+#[tokio::test]
+async fn a_source_whose_log_is_shorter_than_a_scan_is_not_scanned_for_ever() {
+    for (answers, expected) in [
+        (vec![], 4),
+        // Up to date with its source, the job may scan as often again.
+        (vec![false, false, true], 6),
+    ] {
+        let scans = Arc::new(AtomicUsize::new(0));
+        let source = ForgetfulCollection {
+            collection: Collection::with(good(), &[]),
+            answers: Mutex::new(answers.into()),
+            scans: scans.clone(),
+        };
+
+        let hands = Hands::at("-1");
+        let (outcome, published) = attempt(source, &hands, "skip", "rescan").await;
+
+        let Outcome::Dead { error } = outcome else {
+            panic!("{outcome:?}")
+        };
+        assert!(
+            error.contains("the position is gone") && error.contains("After 3 new scans in a row"),
+            "{error}"
+        );
+        assert_eq!(scans.load(Ordering::SeqCst), expected);
+        // Meanwhile a later job may have moved the alias on.
+        assert_eq!(published, 1);
+    }
 }

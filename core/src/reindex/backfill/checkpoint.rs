@@ -75,6 +75,7 @@ impl Backfill<'_> {
         let checkpoint = self.progress.checkpoint(self.started.elapsed());
         let (id, fence) = (self.job.id, self.job.fence);
         match self.context.checkpoints.store(id, fence, &checkpoint).await {
+            Ok(()) if self.progress.mark.published => Ok(()),
             Ok(()) => {
                 // A filter with a slip, or a collection that was emptied, would hide everything.
                 let is_empty = self.progress.done == 0 && !self.args.allow_empty;
@@ -84,7 +85,9 @@ impl Backfill<'_> {
                          set \"allow_empty\": true"
                     )));
                 }
-                self.sink.publish().await.map_err(failed)
+                self.sink.publish().await.map_err(failed)?;
+                self.progress.mark.published = true;
+                Ok(())
             }
             Err(CheckpointError::LeaseLost(_)) => Err(BackfillEnd::LeaseLost),
             Err(error @ CheckpointError::Store { .. }) => {

@@ -34,6 +34,9 @@ impl Backfill<'_> {
                 }
             };
             self.report_lag(&page);
+            if page.lag < CURRENT_WITHIN {
+                self.progress.mark.rescans = 0;
+            }
             let position = page.position;
             self.take_in(DocumentPage {
                 documents: page.documents,
