@@ -12,7 +12,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until, 
 use super::args::{Args, OnBadDocument};
 use super::document::Action;
 use super::flight::{FinishedFlight, Item, send};
-use super::progress::RefusedDocument;
+use super::progress::{RefusedDocument, ReindexCursor};
 use super::reader::PageReader;
 use super::sink::{Sink, WriteError};
 use super::source::DocumentSource;
@@ -68,6 +68,7 @@ pub async fn backfill(
         sink,
         throttle,
         resumed_at: progress.done,
+        resumed_from: progress.mark.clone(),
         has_followed: false,
         progress,
         pace: BulkPacer::new(args.batch_docs),
@@ -121,6 +122,8 @@ struct Backfill<'a> {
     throttle: Name,
     progress: Progress,
     resumed_at: u64,
+    /// The cursor with which this attempt began.
+    resumed_from: ReindexCursor,
     /// True if this attempt has copied the changes since its position, even if there were none.
     has_followed: bool,
     pace: BulkPacer,

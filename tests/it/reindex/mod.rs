@@ -4,6 +4,7 @@ mod backfill;
 mod elasticsearch;
 mod fakes;
 mod follow;
+mod lost;
 mod mongodb;
 mod pace;
 mod postgres;

@@ -27,7 +27,15 @@ impl Backfill<'_> {
     }
 
     /// Saves the checkpoint in the background, so that a slow database holds up nothing.
+    ///
+    /// An attempt that has not come forward and has nothing to tell saves none: a checkpoint is the
+    /// reason why the loss of its worker uses no attempt, and a document that kills each worker
+    /// would be tried for ever.
     pub(super) fn save(&mut self) {
+        let has_note = self.progress.trouble.is_some() || self.progress.following.is_some();
+        if self.saved.is_none() && !has_note && self.progress.mark == self.resumed_from {
+            return;
+        }
         let checkpoint = self.progress.checkpoint(self.started.elapsed());
         if self.saving.is_empty() && self.saved.as_ref() != Some(&checkpoint) {
             let (id, fence, store, at) = (
