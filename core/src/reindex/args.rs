@@ -9,6 +9,7 @@ use super::catalogue::Catalogue;
 use super::sink_args::{self, SinkArgs};
 use super::source_args::{self, SourceArgs};
 use crate::input::{Issue, Reader};
+use crate::outbound::signature::digest_of;
 
 /// Most documents that one bulk request may carry.
 pub const MAX_BATCH_DOCS: u64 = 10_000;
@@ -128,6 +129,17 @@ impl Args {
             on_bad_document: on_bad_document.unwrap_or_default(),
             allow_empty: allow_empty.unwrap_or_default(),
         })
+    }
+
+    /// Returns a digest of the rows, their order and the address of the sink. Settings may have
+    /// others before the next attempt, and a cursor is a place in these rows, up to which they are
+    /// in this sink.
+    pub fn route(&self) -> String {
+        let address = match &self.sink {
+            SinkArgs::Elastic(elastic) => elastic.url.as_str(),
+            SinkArgs::Postgres { .. } => "",
+        };
+        digest_of(&(&self.source.rows, &self.source.key, address))
     }
 
     /// Returns the source and the sink that a job names, such as `source shop`.

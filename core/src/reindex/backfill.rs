@@ -52,7 +52,7 @@ pub async fn backfill(
             };
         }
     };
-    let progress = match context.checkpoints.load(job.id).await {
+    let mut progress = match context.checkpoints.load(job.id).await {
         Ok(checkpoint) => Progress::resume(checkpoint),
         Err(error) => {
             return Outcome::Retry {
@@ -61,6 +61,15 @@ pub async fn backfill(
             };
         }
     };
+    let route = args.route();
+    if progress.mark.key.is_some() && progress.mark.route != route {
+        tracing::warn!(
+            job.id = job.id,
+            "reindex starts over, because the settings of its source or sink have changed"
+        );
+        progress = Progress::resume(None);
+    }
+    progress.mark.route = route;
     let mut run = Backfill {
         job,
         context,

@@ -37,6 +37,8 @@ impl RefusedDocument {
 pub struct ReindexCursor {
     /// The key up to which every document is stored or refused; `None` at the beginning.
     pub key: Option<Vec<String>>,
+    /// A digest of the rows and the sink to which the key belongs.
+    pub route: String,
     /// Documents refused so far.
     pub refused: u64,
     /// The first refused documents, at most [`LISTED`].
@@ -104,6 +106,7 @@ impl Progress {
     /// Starts over from the beginning of the source.
     pub fn restart(&mut self) {
         self.mark = ReindexCursor {
+            route: std::mem::take(&mut self.mark.route),
             published: self.mark.published,
             rescans: self.mark.rescans + 1,
             ..ReindexCursor::default()
@@ -289,10 +292,12 @@ mod tests {
         let mut progress = Progress::resume(None);
         progress.advance(7, &keys(7));
         (progress.mark.scanned, progress.mark.published) = (true, true);
+        progress.mark.route = "0a1b".to_owned();
 
         progress.restart();
 
         let mark = ReindexCursor {
+            route: "0a1b".to_owned(),
             published: true,
             rescans: 1,
             ..ReindexCursor::default()

@@ -1,8 +1,9 @@
-//! A reindex whose worker dies before anything came forward.
+//! The checkpoint that an attempt leaves, and its use by the next one.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use flyball::jobs::Outcome;
 use flyball::reindex::sink::{ElasticSink, Sink};
 use flyball::reindex::sink_args::Elastic;
 use flyball::reindex::source::{DocumentPage, DocumentSource, Error};
@@ -10,7 +11,8 @@ use flyball::reindex::{Args, Catalogue, backfill::backfill};
 use futures_util::future::BoxFuture;
 use serde_json::json;
 
-use crate::reindex::fakes::{Hands, job};
+use crate::reindex::backfill::run;
+use crate::reindex::fakes::{Hands, Index, job};
 
 /// A source whose first page is never read to its end, as if a document in it killed the worker.
 struct DeadlyPage;
@@ -55,4 +57,26 @@ async fn an_attempt_in_which_nothing_came_forward_leaves_no_checkpoint_and_so_is
 
     assert!(ended.is_err());
     assert!(hands.checkpoints.kept.lock().unwrap().is_none());
+}
+
+#[tokio::test]
+async fn a_cursor_in_other_rows_than_the_settings_name_now_is_not_resumed() {
+    for (table, sent_again) in [("numbers", 5), ("others", 10)] {
+        let (index, url) = Index::start().await;
+        let hands = Hands::at("-1");
+        run(10, &url, &hands, json!({})).await;
+        {
+            let mut kept = hands.checkpoints.kept.lock().unwrap();
+            let half = kept.as_mut().unwrap();
+            half.cursor["finished"] = json!(false);
+            half.cursor["key"] = json!(["5"]);
+            half.done = 5;
+        }
+
+        let source = json!({"type": "postgres", "table": table, "key": "id"});
+        let outcome = run(10, &url, &hands, json!({"source": source})).await;
+
+        assert_eq!(outcome, Outcome::Done);
+        assert_eq!(index.sent(), 10 + sent_again, "{table}");
+    }
 }
