@@ -15,7 +15,7 @@ use sqlx::PgPool;
 
 use crate::reindex::fakes::Index;
 use crate::support::process::ProcessFixture;
-use crate::support::{database, eventually, unique};
+use crate::support::{database, eventually, skip, unique};
 
 const SOON: Duration = Duration::from_secs(60);
 
@@ -389,6 +389,63 @@ async fn a_source_is_read_as_the_role_that_is_set_for_it() {
     .await
     .unwrap();
     assert_eq!(user, [role]);
+}
+
+#[tokio::test]
+async fn rows_are_compared_by_the_operators_that_sort_them_and_not_by_those_found_by_name() {
+    let database = database().await;
+    let execute = async |sql: &'static str, pool: &PgPool| {
+        sqlx::raw_sql(sql).execute(pool).await.unwrap();
+    };
+    let planted = "create table coded (id varchar primary key);
+        insert into coded select n::text from generate_series(1, 5) n;
+        create function never(varchar, varchar) returns boolean language sql immutable as 'select false';
+        create operator > (leftarg = varchar, rightarg = varchar, procedure = never)";
+    execute(planted, database.pool()).await;
+    let read = async |query: &str| {
+        let database = ReindexDatabase::of(database.pool());
+        ids(&free(database, query, DatabaseRights::default())).await
+    };
+    assert_eq!(
+        read("select id from coded").await.unwrap(),
+        ["1", "2", "3", "4", "5"]
+    );
+
+    let superuser = database.superuser();
+    let is_there = "select count(*) from pg_available_extensions where name = 'citext'";
+    if count(&superuser, is_there).await == 0 {
+        skip("no citext is installed");
+        return;
+    }
+    let apart = "create schema apart; create extension citext schema apart; grant usage on schema apart to public";
+    execute(apart, &superuser).await;
+    let named = "create table named (id apart.citext primary key, n int);
+        insert into named values ('a', 1), ('B', 2), ('c', 3), ('D', 4), ('e', 5)";
+    execute(named, database.pool()).await;
+    assert_eq!(
+        read("select id from named").await.unwrap(),
+        ["a", "B", "c", "D", "e"]
+    );
+
+    // A comparison of several columns has one operator.
+    let several = json!({"source": {"type": "postgres", "table": "named", "key": ["id", "n"]},
+        "sink": {"type": "elastic", "url": "http://x", "index": "x", "id": "n"}});
+    let allowed = Catalogue {
+        allow_queries: true,
+        ..Catalogue::default()
+    };
+    let args = Args::parse(&several, &allowed).unwrap();
+    let several = PostgresSource::open(
+        ReindexDatabase::of(database.pool()),
+        &args.source,
+        "n",
+        None,
+    );
+    let refused = several.page(None, 2).await.unwrap_err().to_string();
+    assert!(
+        refused.contains("apart.citext, integer") && refused.contains("search_path"),
+        "{refused}"
+    );
 }
 
 #[tokio::test]

@@ -51,6 +51,43 @@ const PRIMARY_KEY: &str = "
     where k.conrelid = to_regclass($1) and k.contype = 'p'
         and (c.relkind = 'p' or not c.relhassubclass)";
 
+/// Reads the operators by which an index finds values of these types above another, and whether
+/// each is also found as a plain `>`. A type without operators of its own, such as an enumeration,
+/// has those of the system.
+///
+/// Rows are sorted by the type, wherever its operators are, but an operator without a schema is
+/// searched for. For citext in a schema that is not searched, that finds the one of text, which
+/// sorts otherwise.
+const OPERATORS: &str = "
+    select coalesce(o.name, 'operator(pg_catalog.>)'), coalesce(o.is_plain, true)
+    from pg_catalog.unnest($1::text[]) with ordinality k (type, place)
+    left join lateral (
+        with recursive base (oid) as (
+            select k.type::regtype::oid
+            union
+            select t.typbasetype from base b join pg_type t on t.oid = b.oid where t.typbasetype <> 0::oid
+        )
+        select pg_catalog.format('operator(%I.%s)', n.nspname, o.oprname) as name,
+            o.oprname = '>' and pg_catalog.pg_operator_is_visible(o.oid) as is_plain
+        from base b
+        join pg_opclass c on c.opcintype = b.oid and c.opcdefault
+        join pg_am m on m.oid = c.opcmethod and m.amname = 'btree'
+        join pg_amop a on a.amopfamily = c.opcfamily and a.amoplefttype = b.oid and a.amoprighttype = b.oid
+            and a.amopstrategy = 5
+        join pg_operator o on o.oid = a.amopopr
+        join pg_namespace n on n.oid = o.oprnamespace
+        limit 1
+    ) o on true
+    order by k.place";
+
+/// The order of a key.
+struct KeyOrder {
+    /// The types of its columns.
+    types: Vec<String>,
+    /// The operator that finds rows above a place.
+    above: String,
+}
+
 /// Reads a table or a query over its own connections, in read-only transactions.
 pub struct PostgresSource {
     session: TransactionPool,
@@ -62,7 +99,7 @@ pub struct PostgresSource {
     document: [String; 2],
     id: String,
     routing: String,
-    types: OnceLock<Vec<String>>,
+    order: OnceLock<KeyOrder>,
     /// Most rows of a page, after a larger one took too long.
     rows_max: AtomicUsize,
 }
@@ -126,15 +163,15 @@ impl PostgresSource {
             document,
             id,
             routing,
-            types: OnceLock::new(),
+            order: OnceLock::new(),
             rows_max: AtomicUsize::new(usize::MAX),
         }
     }
 
-    /// Returns the types of the key's columns, or `None` while there are no rows. Fails if the key
-    /// is unfit for a scan.
-    async fn types(&self) -> Result<Option<&[String]>, Error> {
-        if self.types.get().is_none() {
+    /// Returns the order of the key, or `None` while there are no rows. Fails if the key is unfit
+    /// for a scan.
+    async fn order(&self) -> Result<Option<&KeyOrder>, Error> {
+        if self.order.get().is_none() {
             // The modifier -1 asks for a name that cuts nothing: `character` alone, as pg_typeof
             // writes it, is character(1).
             let types: Vec<_> = self
@@ -151,17 +188,40 @@ impl PostgresSource {
             let Some(found) = found.first() else {
                 return Ok(None);
             };
-            let found: Vec<String> = found.try_get(0).map_err(error)?;
+            let types: Vec<String> = found.try_get(0).map_err(error)?;
             if self.has_nulls().await? {
                 return Err(Error::Wrong(format!(
                     "the key {} is null in some rows, which a scan by key would miss",
                     self.key.join(", ")
                 )));
             }
+            let above = self.operator_above(&types).await?;
             // A table without rows is probed again later, because the first may arrive meanwhile.
-            let _ = self.types.set(found);
+            let _ = self.order.set(KeyOrder { types, above });
         }
-        Ok(self.types.get().map(Vec::as_slice))
+        Ok(self.order.get())
+    }
+
+    /// Returns the operator that finds rows above a place in the order in which they are sorted.
+    async fn operator_above(&self, types: &[String]) -> Result<String, Error> {
+        let asked = sqlx::query(OPERATORS).bind(types.to_vec());
+        let (mut operators, mut are_plain) = (Vec::new(), true);
+        for row in ask(&self.session, asked).await? {
+            operators.push(row.try_get::<String, _>(0).map_err(error)?);
+            are_plain &= row.try_get::<bool, _>(1).map_err(error)?;
+        }
+        // One operator compares all columns.
+        operators.dedup();
+        match operators.as_slice() {
+            [one] => Ok(one.clone()),
+            _ if are_plain => Ok(">".to_owned()),
+            _ => Err(Error::Wrong(format!(
+                "the key {} has columns of the types {}, whose operators are in several schemas: set a search_path \
+                 with all of them for the user of the URL",
+                self.key.join(", "),
+                types.join(", "),
+            ))),
+        }
     }
 
     /// Returns true if the key is null in some rows. The columns of a primary key never are, and a
@@ -194,10 +254,10 @@ impl PostgresSource {
     }
 
     async fn read(&self, after: Option<&[String]>, limit: usize) -> Result<DocumentPage, Error> {
-        let Some(types) = self.types().await? else {
+        let Some(order) = self.order().await? else {
             return Ok(DocumentPage::default());
         };
-        if after.is_some_and(|a| a.len() != types.len()) {
+        if after.is_some_and(|a| a.len() != order.types.len()) {
             return Err(Error::Wrong(
                 "the cursor does not match the key's columns".to_owned(),
             ));
@@ -205,7 +265,7 @@ impl PostgresSource {
         let wanted = limit;
         let mut limit = wanted.min(self.rows_max.load(Ordering::Relaxed));
         let read = loop {
-            match self.rows_above(types, after, limit).await {
+            match self.rows_above(order, after, limit).await {
                 Err(fault) if code(&fault) == TOO_LONG && limit > FEWEST_ROWS => {
                     limit = (limit / 4).max(FEWEST_ROWS);
                     self.rows_max.store(limit, Ordering::Relaxed);
@@ -244,13 +304,13 @@ impl PostgresSource {
     /// Reads rows with the first expression for the document that suits all of them.
     async fn rows_above(
         &self,
-        types: &[String],
+        order: &KeyOrder,
         after: Option<&[String]>,
         limit: usize,
     ) -> Result<(Vec<Document>, usize), sqlx::Error> {
         let [compact, verbatim] = &self.document;
-        match self.select(compact, types, after, limit).await {
-            Err(fault) if class(&fault) == "22" => self.select(verbatim, types, after, limit).await,
+        match self.select(compact, order, after, limit).await {
+            Err(fault) if class(&fault) == "22" => self.select(verbatim, order, after, limit).await,
             read => read,
         }
     }
@@ -259,7 +319,7 @@ impl PostgresSource {
     async fn select(
         &self,
         document: &str,
-        types: &[String],
+        order: &KeyOrder,
         after: Option<&[String]>,
         limit: usize,
     ) -> Result<(Vec<Document>, usize), sqlx::Error> {
@@ -273,7 +333,7 @@ impl PostgresSource {
             id = self.id,
             routing = self.routing,
             rows = self.rows,
-            from = after.map_or_else(String::new, |_| self.above(types)),
+            from = after.map_or_else(String::new, |_| self.above(order)),
             key = self.key.join(", "),
         );
         let query = sqlx::query(AssertSqlSafe(statement)).bind(limit as i64 + 1);
@@ -319,15 +379,19 @@ impl PostgresSource {
         Ok((documents, limit))
     }
 
-    /// Returns `where (q."a", q."b") > (($2::text[])[1]::integer, …)`: an index range, whatever the
-    /// types.
-    fn above(&self, types: &[String]) -> String {
-        let values: Vec<_> = types
-            .iter()
+    /// Returns `where (q."a", q."b") operator(pg_catalog.>) (($2::text[])[1]::integer, …)`: a range
+    /// of an index, whatever the types.
+    fn above(&self, order: &KeyOrder) -> String {
+        let values: Vec<_> = (order.types.iter())
             .enumerate()
             .map(|(n, t)| format!("($2::text[])[{}]::{t}", n + 1))
             .collect();
-        format!("where ({}) > ({})", self.key.join(", "), values.join(", "))
+        format!(
+            "where ({}) {} ({})",
+            self.key.join(", "),
+            order.above,
+            values.join(", ")
+        )
     }
 
     async fn count(&self) -> Result<Option<u64>, Error> {
