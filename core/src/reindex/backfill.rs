@@ -429,10 +429,12 @@ impl Backfill<'_> {
         }
         let _ = timeout(DRAIN_WITHIN, self.drain()).await;
         // A retry of a job whose changes are lost starts over as well.
-        self.progress.mark.finished = matches!(
+        let is_at_end = matches!(
             end,
             BackfillEnd::Finished | BackfillEnd::ChangesLost(_) | BackfillEnd::Empty(_)
         );
+        self.progress.mark.complete = matches!(end, BackfillEnd::Finished) && !self.is_unfit();
+        self.progress.mark.finished = is_at_end && !self.progress.mark.complete;
         if let BackfillEnd::Failed(error) = &end {
             self.progress.following = None;
             self.progress.trouble = Some(error.clone());

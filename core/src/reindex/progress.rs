@@ -43,8 +43,11 @@ pub struct ReindexCursor {
     pub refused: u64,
     /// The first refused documents, at most [`LISTED`].
     pub listed: Vec<RefusedDocument>,
-    /// True once the end was reached; a job that is retried after that starts over.
+    /// True once the end was reached and the job is dead; if it is retried, it starts over.
     pub finished: bool,
+    /// True once everything is copied. An attempt after that, because the end was not recorded,
+    /// finds nothing left to do.
+    pub complete: bool,
     /// The position in the source's log of changes up to which every change is stored; `None` for a
     /// job that does not follow. During the scan it is that of the scan's start.
     pub position: Option<String>,
@@ -85,7 +88,10 @@ impl Progress {
         });
         match read {
             Some((mark, done, total)) if !mark.finished => Self {
-                mark,
+                mark: ReindexCursor {
+                    complete: false,
+                    ..mark
+                },
                 done: done.max(0) as u64,
                 total: total.map(|t| t.max(0) as u64),
                 trouble: None,
@@ -149,7 +155,7 @@ impl Progress {
     /// s left; 1 refused: …`.
     fn note(&self) -> String {
         let mut note = match self.total {
-            _ if self.mark.finished => format!("{} documents, all read", thousands(self.done)),
+            _ if self.is_at_end() => format!("{} documents, all read", thousands(self.done)),
             _ if self.mark.scanned => format!("{} documents and changes", thousands(self.done)),
             Some(total) => format!(
                 "{} of about {} documents ({:.0} %)",
@@ -159,7 +165,7 @@ impl Progress {
             ),
             None => format!("{} documents", thousands(self.done)),
         };
-        if let Some(rate) = self.rate().filter(|_| !self.mark.finished) {
+        if let Some(rate) = self.rate().filter(|_| !self.is_at_end()) {
             note += &format!(", {rate:.*}/s", usize::from(rate < 10.0));
             let left = self
                 .total
@@ -195,6 +201,10 @@ impl Progress {
                 shown.join("; ")
             )
         })
+    }
+
+    fn is_at_end(&self) -> bool {
+        self.mark.finished || self.mark.complete
     }
 
     fn percent(&self, total: u64) -> f64 {
@@ -277,6 +287,10 @@ mod tests {
         progress.refuse(RefusedDocument::new("3", "mapper_parsing_exception"));
 
         let mut resumed = Progress::resume(Some(progress.checkpoint(Duration::ZERO)));
+        assert_eq!((&resumed.mark, resumed.done), (&progress.mark, 7));
+
+        resumed.mark.complete = true;
+        let mut resumed = Progress::resume(Some(resumed.checkpoint(Duration::ZERO)));
         assert_eq!((&resumed.mark, resumed.done), (&progress.mark, 7));
 
         resumed.mark.finished = true;

@@ -68,7 +68,6 @@ async fn a_cursor_in_other_rows_than_the_settings_name_now_is_not_resumed() {
         {
             let mut kept = hands.checkpoints.kept.lock().unwrap();
             let half = kept.as_mut().unwrap();
-            half.cursor["finished"] = json!(false);
             half.cursor["key"] = json!(["5"]);
             half.done = 5;
         }
@@ -79,4 +78,17 @@ async fn a_cursor_in_other_rows_than_the_settings_name_now_is_not_resumed() {
         assert_eq!(outcome, Outcome::Done);
         assert_eq!(index.sent(), 10 + sent_again, "{table}");
     }
+}
+
+#[tokio::test]
+async fn a_job_whose_end_was_not_recorded_is_not_copied_again() {
+    let (index, url) = Index::start().await;
+    let hands = Hands::at("-1");
+
+    for _ in 0..2 {
+        assert_eq!(run(10, &url, &hands, json!({})).await, Outcome::Done);
+        assert_eq!(hands.note(), "10 documents, all read");
+    }
+
+    assert_eq!(index.sent(), 10);
 }
