@@ -41,7 +41,8 @@ pub struct ReindexCursor {
     pub route: String,
     /// Documents refused so far.
     pub refused: u64,
-    /// The first refused documents, at most [`LISTED`].
+    /// The first refused documents, at most [`LISTED`]; while changes are copied the last ones, the
+    /// newest first.
     pub listed: Vec<RefusedDocument>,
     /// True once the end was reached and the job is dead; if it is retried, it starts over.
     pub finished: bool,
@@ -129,12 +130,17 @@ impl Progress {
         self.mark.key = Some(key.to_vec());
     }
 
-    /// Counts a refused document, and lists it if it is among the first.
+    /// Counts a refused document, and lists it if it is among the first. A job that follows runs
+    /// for months, so it lists the last ones.
     pub fn refuse(&mut self, document: RefusedDocument) {
         self.mark.refused += 1;
-        if self.mark.listed.len() < LISTED {
-            self.mark.listed.push(document);
-        }
+        let place = if self.mark.scanned {
+            0
+        } else {
+            self.mark.listed.len()
+        };
+        self.mark.listed.insert(place, document);
+        self.mark.listed.truncate(LISTED);
     }
 
     /// Returns the checkpoint, `since` the start of this attempt.
@@ -347,6 +353,24 @@ mod tests {
                 .checkpoint(Duration::ZERO)
                 .note
                 .ends_with("1,000 refused (0: too strange; 1: too strange; 2: too strange)")
+        );
+    }
+
+    #[test]
+    fn the_last_refusals_are_listed_while_changes_are_copied() {
+        let mut progress = Progress::resume(None);
+        for n in 0..30 {
+            progress.refuse(RefusedDocument::new(&n.to_string(), "too strange"));
+        }
+        progress.mark.scanned = true;
+        for n in 30..32 {
+            progress.refuse(RefusedDocument::new(&n.to_string(), "too strange"));
+        }
+
+        let listed: Vec<&str> = progress.mark.listed.iter().map(|r| &*r.id).collect();
+        assert_eq!(
+            (listed.len(), &listed[..3]),
+            (LISTED, &["31", "30", "0"][..])
         );
     }
 
