@@ -121,6 +121,8 @@ enum BackfillEnd {
     ChangesLost(String),
     /// The source has no documents, so that searches would find nothing any more.
     Empty(String),
+    /// The index does not exist, and with it what was stored.
+    Gone(String),
 }
 
 struct Backfill<'a> {
@@ -266,6 +268,14 @@ impl Backfill<'_> {
 
     async fn prepare(&mut self, source: &dyn DocumentSource) -> Result<(), BackfillEnd> {
         self.sink.prepare().await.map_err(failed)?;
+        if self.sink.is_new() && self.progress.mark.key.is_some() {
+            tracing::warn!(
+                job.id = self.job.id,
+                "reindex starts over, because what it has written to is gone"
+            );
+            self.progress.restart();
+            self.resumed_at = 0;
+        }
         if self.args.source.follow && self.progress.mark.position.is_none() {
             // Before the first page, so that no change can fall between the scan and the changes.
             self.progress.mark.position = Some(source.position().await?);
@@ -428,10 +438,13 @@ impl Backfill<'_> {
             return Outcome::HandedBack;
         }
         let _ = timeout(DRAIN_WITHIN, self.drain()).await;
-        // A retry of a job whose changes are lost starts over as well.
+        // A retry of a job whose changes or whose index are lost starts over as well.
         let is_at_end = matches!(
             end,
-            BackfillEnd::Finished | BackfillEnd::ChangesLost(_) | BackfillEnd::Empty(_)
+            BackfillEnd::Finished
+                | BackfillEnd::ChangesLost(_)
+                | BackfillEnd::Empty(_)
+                | BackfillEnd::Gone(_)
         );
         self.progress.mark.complete = matches!(end, BackfillEnd::Finished) && !self.is_unfit();
         self.progress.mark.finished = is_at_end && !self.progress.mark.complete;
@@ -449,13 +462,20 @@ impl Backfill<'_> {
                 error,
             },
             BackfillEnd::Wrong(error) | BackfillEnd::Empty(error) => Outcome::Dead { error },
-            BackfillEnd::ChangesLost(error) if self.progress.mark.rescans > 0 => Outcome::Dead {
-                error: format!(
-                    "{error}: the index lacks them. After {} new scans in a row, changes were lost again before the \
-                     copy was up to date: raise the rate or the size of the source's log, and retry this job",
-                    self.progress.mark.rescans
-                ),
+            BackfillEnd::Gone(error) => Outcome::Dead {
+                error: format!("{error}. A retry of this job scans from the beginning"),
             },
+            BackfillEnd::ChangesLost(error)
+                if self.args.source.on_lost_changes == OnLostChanges::Rescan =>
+            {
+                Outcome::Dead {
+                    error: format!(
+                        "{error}: the index lacks them. After {} new scans in a row, changes were lost again before the \
+                     copy was up to date: raise the rate or the size of the source's log, and retry this job",
+                        self.progress.mark.rescans
+                    ),
+                }
+            }
             BackfillEnd::ChangesLost(error) => Outcome::Dead {
                 error: format!(
                     "{error}: the index lacks them. A retry of this job scans from the beginning, which brings all \
@@ -522,6 +542,7 @@ impl From<source::Error> for BackfillEnd {
 fn failed(trouble: WriteError) -> BackfillEnd {
     match trouble {
         WriteError::Wrong(_) => BackfillEnd::Wrong(trouble.to_string()),
+        WriteError::Gone(_) => BackfillEnd::Gone(trouble.to_string()),
         _ => BackfillEnd::Failed(trouble.to_string()),
     }
 }

@@ -4,15 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flyball::jobs::Outcome;
-use flyball::reindex::sink::{ElasticSink, Sink};
+use flyball::reindex::catalogue::DatabaseRights;
+use flyball::reindex::sink::{ElasticSink, PostgresSink, Sink};
 use flyball::reindex::sink_args::Elastic;
 use flyball::reindex::source::{DocumentPage, DocumentSource, Error};
-use flyball::reindex::{Args, Catalogue, backfill::backfill};
+use flyball::reindex::{Args, Catalogue, ReindexDatabase, backfill::backfill};
 use futures_util::future::BoxFuture;
 use serde_json::json;
 
-use crate::reindex::backfill::run;
-use crate::reindex::fakes::{Hands, Index, job};
+use crate::reindex::backfill::{all, run};
+use crate::reindex::fakes::{Hands, Index, Numbers, job};
+use crate::support::database;
 
 /// A source whose first page is never read to its end, as if a document in it killed the worker.
 struct DeadlyPage;
@@ -31,9 +33,8 @@ impl DocumentSource for DeadlyPage {
     }
 }
 
-#[tokio::test]
-async fn an_attempt_in_which_nothing_came_forward_leaves_no_checkpoint_and_so_is_used() {
-    let hands = Hands::at("-1");
+/// Runs an attempt to copy the documents of this source.
+async fn attempt(source: Arc<dyn DocumentSource>, sink: Arc<dyn Sink>, hands: &Hands) -> Outcome {
     let job = job(json!({
         "source": {"type": "postgres", "table": "numbers", "key": "id"},
         "sink": {"type": "elastic", "url": "http://127.0.0.1:9", "index": "numbers"},
@@ -43,15 +44,28 @@ async fn an_attempt_in_which_nothing_came_forward_leaves_no_checkpoint_and_so_is
         ..Catalogue::default()
     };
     let args = Args::parse(&job.args, &free).unwrap();
+    backfill(&job, &hands.context(), &args, source, sink).await
+}
+
+/// Moves the cursor back to the fifth of ten numbers, as if the worker had died there.
+fn move_back(hands: &Hands) {
+    let mut kept = hands.checkpoints.kept.lock().unwrap();
+    let half = kept.as_mut().unwrap();
+    half.cursor["key"] = json!(["5"]);
+    half.done = 5;
+}
+
+#[tokio::test]
+async fn an_attempt_in_which_nothing_came_forward_leaves_no_checkpoint_and_so_is_used() {
+    let hands = Hands::at("-1");
     let asked = Elastic {
         url: "http://127.0.0.1:9".into(),
         index: "numbers".into(),
         ..Elastic::default()
     };
     let sink: Arc<dyn Sink> = Arc::new(ElasticSink::new(reqwest::Client::new(), asked));
-    let context = hands.context();
 
-    let attempt = backfill(&job, &context, &args, Arc::new(DeadlyPage), sink);
+    let attempt = attempt(Arc::new(DeadlyPage), sink, &hands);
     // Real time: a checkpoint is saved at once and then every second.
     let ended = tokio::time::timeout(Duration::from_millis(1500), attempt).await;
 
@@ -65,12 +79,7 @@ async fn a_cursor_in_other_rows_than_the_settings_name_now_is_not_resumed() {
         let (index, url) = Index::start().await;
         let hands = Hands::at("-1");
         run(10, &url, &hands, json!({})).await;
-        {
-            let mut kept = hands.checkpoints.kept.lock().unwrap();
-            let half = kept.as_mut().unwrap();
-            half.cursor["key"] = json!(["5"]);
-            half.done = 5;
-        }
+        move_back(&hands);
 
         let source = json!({"type": "postgres", "table": table, "key": "id"});
         let outcome = run(10, &url, &hands, json!({"source": source})).await;
@@ -91,4 +100,50 @@ async fn a_job_whose_end_was_not_recorded_is_not_copied_again() {
     }
 
     assert_eq!(index.sent(), 10);
+}
+
+#[tokio::test]
+async fn an_index_that_was_deleted_is_filled_from_the_beginning() {
+    let (index, url) = Index::start().await;
+    let gone = ("7".to_owned(), (404, "index_not_found_exception"));
+    index.busy.lock().unwrap().extend([gone]);
+    let hands = Hands::at("-1");
+    let slices = json!({"batch_docs": 1, "concurrency": 1});
+    let Outcome::Dead { error } = run(10, &url, &hands, slices.clone()).await else {
+        panic!("there is no index")
+    };
+    assert!(error.contains("scans from the beginning"), "{error}");
+    assert_eq!(hands.cursor(), 6);
+
+    index.busy.lock().unwrap().clear();
+    index.documents.lock().unwrap().clear();
+    assert_eq!(run(10, &url, &hands, slices).await, Outcome::Done);
+    assert_eq!(index.ids(), all(10));
+}
+
+#[tokio::test]
+async fn a_table_that_was_dropped_is_filled_from_the_beginning() {
+    let database = database().await;
+    let hands = Hands::at("-1");
+    let copy = async || {
+        let sink = PostgresSink::open(
+            ReindexDatabase::of(database.pool()),
+            &DatabaseRights::default(),
+            &["kept".to_owned()],
+            None,
+            "simple",
+            2,
+        );
+        attempt(Arc::new(Numbers(10)), Arc::new(sink), &hands).await
+    };
+    assert_eq!(copy().await, Outcome::Done);
+    move_back(&hands);
+    let drop_table = sqlx::query("drop table kept").execute(database.pool());
+    drop_table.await.unwrap();
+
+    assert_eq!(copy().await, Outcome::Done);
+
+    let stored = sqlx::query_scalar("select count(*) from kept");
+    let stored: i64 = stored.fetch_one(database.pool()).await.unwrap();
+    assert_eq!(stored, 10);
 }

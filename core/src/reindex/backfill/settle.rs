@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use tokio::time::Instant;
 
-use super::{Backfill, BackfillEnd};
+use super::{Backfill, BackfillEnd, failed};
 use crate::jobs::Scope;
 use crate::reindex::document::Document;
 use crate::reindex::flight::{FinishedFlight, Item, item_backoff, whole_backoff};
@@ -63,8 +63,8 @@ impl Backfill<'_> {
                 self.unanswered(items, &format!("no answer in time to {bytes} bytes"))?;
             }
             Err(WriteError::Lost(reason)) => self.unanswered(items, &reason)?,
-            Err(trouble @ WriteError::Wrong(_)) => {
-                return Err(BackfillEnd::Wrong(trouble.to_string()));
+            Err(trouble @ (WriteError::Wrong(_) | WriteError::Gone(_))) => {
+                return Err(failed(trouble));
             }
         }
         self.report_rejections();

@@ -182,7 +182,7 @@ impl ElasticSink {
         let Elastic { url, index, .. } = &self.asked;
         let refresh = self.client.post(format!("{url}/{index}/_refresh"));
         if self.call(refresh).await?.is_none() {
-            return Err(WriteError::Wrong(format!("there is no index {index}")));
+            return Err(WriteError::Gone(format!("there is no index {index}")));
         }
         let found = self.holders(alias).await?;
         let actions = actions(index, alias, &found).map_err(WriteError::Wrong)?;
@@ -269,6 +269,7 @@ fn refusal(status: StatusCode, text: &str, retry_after: Option<Duration>) -> Wri
             retry_after,
             reason,
         },
+        404 if names_no_index(text) => WriteError::Gone(reason),
         // A missing right may be granted and a proxy may recover, so a retry may help.
         401 | 403 | 407 | 408 | 500..=599 => WriteError::Lost(reason),
         _ => WriteError::Wrong(reason),
@@ -357,15 +358,13 @@ fn verdict(item: &Value, creates: bool) -> Result<WriteOutcome, WriteError> {
     Ok(match status {
         200..300 => WriteOutcome::Stored,
         // Without an index no document can be stored, and none counts as deleted.
-        404 if matches!(kind, "index_not_found_exception" | "IndexMissingException") => {
-            return Err(WriteError::Wrong(reason()));
-        }
+        404 if names_no_index(kind) => return Err(WriteError::Gone(reason())),
         // Without the pipeline that the job names, each document is refused until the pipeline is
         // made.
         400 if reason().starts_with(MISSING_PIPELINE) => return Err(WriteError::Wrong(reason())),
         // The index does not exist, and none can be made.
         400 if reason().starts_with(&format!("400 {kind}: {NO_SHARDS}")) => {
-            return Err(WriteError::Wrong(reason()));
+            return Err(WriteError::Gone(reason()));
         }
         // The document to delete does not exist.
         404 if action == "delete" && outcome["error"].is_null() => WriteOutcome::Stored,
@@ -398,6 +397,13 @@ fn verdict(item: &Value, creates: bool) -> Result<WriteOutcome, WriteError> {
         0 | 408 | 500.. => WriteOutcome::Busy(reason()),
         _ => WriteOutcome::Refused(reason()),
     })
+}
+
+/// Returns true for the type of an error, or an answer with it, of an index that does not exist.
+fn names_no_index(text: &str) -> bool {
+    ["index_not_found_exception", "IndexMissingException"]
+        .iter()
+        .any(|kind| text.contains(kind))
 }
 
 fn names_write_action(reason: &str) -> bool {

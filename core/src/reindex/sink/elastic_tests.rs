@@ -136,10 +136,14 @@ fn an_index_that_is_gone_ends_the_job_and_counts_nothing_as_deleted() {
         let text = format!(r#"{{"errors":true,"items":[{{"index":{{"status":201}}}},{item}]}}"#);
         let wrong = verdicts(&text, 2, false).unwrap_err();
         assert!(
-            matches!(&wrong, WriteError::Wrong(why) if why.starts_with("404 ")),
+            matches!(&wrong, WriteError::Gone(why) if why.starts_with("404 ")),
             "{wrong:?}"
         );
     }
+    let whole = r#"{"error":{"type":"index_not_found_exception","reason":"no such index [a]"},"status":404}"#;
+    let of = |text: &str| refusal(StatusCode::NOT_FOUND, text, None);
+    assert!(matches!(of(whole), WriteError::Gone(_)));
+    assert!(matches!(of("no such page"), WriteError::Wrong(_)));
 }
 
 #[test]
@@ -170,7 +174,7 @@ fn an_index_that_cannot_be_made_ends_the_job_and_refuses_no_document() {
     for kind in ["validation_exception", "illegal_argument_exception"] {
         let wrong = written(kind, full).unwrap_err();
         assert!(
-            matches!(&wrong, WriteError::Wrong(why) if why.starts_with("400 ")),
+            matches!(&wrong, WriteError::Gone(why) if why.starts_with("400 ")),
             "{wrong:?}"
         );
     }

@@ -1,5 +1,6 @@
 //! A full-text table in Postgres as a sink.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -20,6 +21,7 @@ pub struct PostgresSink {
     index: String,
     text: Option<Vec<String>>,
     config: String,
+    is_new: AtomicBool,
 }
 
 impl PostgresSink {
@@ -43,10 +45,12 @@ impl PostgresSink {
             index,
             text,
             config: config.to_owned(),
+            is_new: AtomicBool::new(false),
         }
     }
 
-    async fn create(&self) -> Result<(), sqlx::Error> {
+    /// Creates the table if it does not exist; returns true if it did not.
+    async fn create(&self) -> Result<bool, sqlx::Error> {
         let table = &self.table;
         let schema = self
             .schema
@@ -65,8 +69,9 @@ impl PostgresSink {
         let there = sqlx::query_scalar::<_, bool>("select to_regclass($1) is not null")
             .persistent(false)
             .bind(table);
+        let is_new = !there.fetch_one(&mut *transaction).await?;
         // A role that may only write to an existing table needs no right to create one.
-        if !there.fetch_one(&mut *transaction).await? {
+        if is_new {
             for statement in schema.chain(rest) {
                 sqlx::query(AssertSqlSafe(statement))
                     .persistent(false)
@@ -74,7 +79,8 @@ impl PostgresSink {
                     .await?;
             }
         }
-        transaction.commit().await
+        transaction.commit().await?;
+        Ok(is_new)
     }
 
     /// Stores and deletes documents in one transaction, sorted by id so that two requests never
@@ -161,7 +167,15 @@ impl PostgresSink {
 impl Sink for PostgresSink {
     fn prepare(&self) -> BoxFuture<'_, Result<(), WriteError>> {
         let created = self.session.bounded(self.create());
-        Box::pin(async move { created.await.map_err(|e| trouble(&e)) })
+        Box::pin(async move {
+            let is_new = created.await.map_err(|e| trouble(&e))?;
+            self.is_new.store(is_new, Ordering::Relaxed);
+            Ok(())
+        })
+    }
+
+    fn is_new(&self) -> bool {
+        self.is_new.load(Ordering::Relaxed)
     }
 
     fn write<'a>(
@@ -178,7 +192,13 @@ fn faulty(error: &sqlx::Error) -> bool {
     matches!(class(error).as_str(), "22" | "23" | "54")
 }
 
+/// Code of a statement whose table does not exist.
+const NO_TABLE: &str = "42P01";
+
 fn trouble(error: &sqlx::Error) -> WriteError {
+    if code(error) == NO_TABLE {
+        return WriteError::Gone(message(error));
+    }
     match class(error).as_str() {
         "53" => WriteError::Busy {
             retry_after: None,

@@ -49,12 +49,21 @@ pub enum WriteError {
     /// The index refuses everything that this job asks for.
     #[error("writing to the index failed: {0}")]
     Wrong(String),
+    /// The index does not exist, so that nothing is stored in it any more.
+    #[error("writing to the index failed: {0}")]
+    Gone(String),
 }
 
 /// Stores documents in bulk. Storing the same id again overwrites.
 pub trait Sink: Send + Sync + 'static {
     /// Creates everything that must exist before the first document.
     fn prepare(&self) -> BoxFuture<'_, Result<(), WriteError>>;
+
+    /// Returns true if the last [`prepare`](Self::prepare) has created the index, so that it is
+    /// empty.
+    fn is_new(&self) -> bool {
+        false
+    }
 
     /// Describes the documents that searches find now and would not find after
     /// [`publish`](Self::publish) of an empty index; `None` if there are none.
