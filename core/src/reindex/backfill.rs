@@ -542,7 +542,7 @@ impl From<source::Error> for BackfillEnd {
 fn failed(trouble: WriteError) -> BackfillEnd {
     match trouble {
         WriteError::Wrong(_) => BackfillEnd::Wrong(trouble.to_string()),
-        WriteError::Gone(_) => BackfillEnd::Gone(trouble.to_string()),
+        WriteError::Gone(_) | WriteError::Absent(_) => BackfillEnd::Gone(trouble.to_string()),
         _ => BackfillEnd::Failed(trouble.to_string()),
     }
 }

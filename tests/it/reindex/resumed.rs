@@ -1,14 +1,15 @@
 //! The checkpoint that an attempt leaves, and its use by the next one.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use flyball::jobs::Outcome;
 use flyball::reindex::catalogue::DatabaseRights;
-use flyball::reindex::sink::{ElasticSink, PostgresSink, Sink};
+use flyball::reindex::sink::{ElasticSink, PostgresSink, Sink, WriteError, WriteOutcome};
 use flyball::reindex::sink_args::Elastic;
 use flyball::reindex::source::{DocumentPage, DocumentSource, Error};
-use flyball::reindex::{Args, Catalogue, ReindexDatabase, backfill::backfill};
+use flyball::reindex::{Args, Catalogue, Document, ReindexDatabase, backfill::backfill};
 use futures_util::future::BoxFuture;
 use serde_json::json;
 
@@ -119,6 +120,42 @@ async fn an_index_that_was_deleted_is_filled_from_the_beginning() {
     index.documents.lock().unwrap().clear();
     assert_eq!(run(10, &url, &hands, slices).await, Outcome::Done);
     assert_eq!(index.ids(), all(10));
+}
+
+/// An index that may not be made and does not exist in the requests whose answer is false.
+struct UnstableIndex(Mutex<VecDeque<bool>>);
+
+impl Sink for UnstableIndex {
+    fn prepare(&self) -> BoxFuture<'_, Result<(), WriteError>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn write<'a>(
+        &'a self,
+        documents: &'a [Document],
+    ) -> BoxFuture<'a, Result<Vec<WriteOutcome>, WriteError>> {
+        let is_there = self.0.lock().unwrap().pop_front().unwrap_or(true);
+        Box::pin(async move {
+            match is_there {
+                true => Ok(vec![WriteOutcome::Stored; documents.len()]),
+                false => Err(WriteError::Absent("403 may not be made".to_owned())),
+            }
+        })
+    }
+}
+
+#[tokio::test]
+async fn an_index_that_may_not_be_made_is_waited_for_unless_it_was_there_before() {
+    let copy = async |answers: &[bool]| {
+        let index = UnstableIndex(Mutex::new(answers.iter().copied().collect()));
+        attempt(Arc::new(Numbers(10)), Arc::new(index), &Hands::at("-1")).await
+    };
+
+    assert_eq!(copy(&[false, true]).await, Outcome::Done);
+    let Outcome::Dead { error } = copy(&[true, false]).await else {
+        panic!("the index was deleted")
+    };
+    assert!(error.contains("scans from the beginning"), "{error}");
 }
 
 #[tokio::test]

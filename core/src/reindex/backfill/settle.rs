@@ -63,7 +63,11 @@ impl Backfill<'_> {
                 self.unanswered(items, &format!("no answer in time to {bytes} bytes"))?;
             }
             Err(WriteError::Lost(reason)) => self.unanswered(items, &reason)?,
-            Err(trouble @ (WriteError::Wrong(_) | WriteError::Gone(_))) => {
+            // One that was there, and has documents behind the cursor, was deleted.
+            Err(WriteError::Absent(reason)) if self.progress.mark.key.is_none() => {
+                self.unanswered(items, &reason)?;
+            }
+            Err(trouble @ (WriteError::Wrong(_) | WriteError::Gone(_) | WriteError::Absent(_))) => {
                 return Err(failed(trouble));
             }
         }

@@ -28,12 +28,10 @@ const MAX_ANSWER_BYTES: usize = 32 << 20;
 /// Longest id of a document in Elasticsearch and OpenSearch, in bytes.
 const ID_BYTES_MAX: usize = 512;
 
-/// Names of actions that write documents or make their index, in the refusals of a missing right.
-const WRITE_ACTIONS: [&str; 3] = [
-    "[indices:data/write/",
-    "[indices:admin/auto_create]",
-    "[indices:admin/create]",
-];
+/// Beginning of the names of actions that write documents, in refusals of a missing right.
+const WRITE_ACTION: &str = "[indices:data/write/";
+/// Names of the actions that make an index that does not exist.
+const CREATE_ACTIONS: [&str; 2] = ["[indices:admin/auto_create]", "[indices:admin/create]"];
 
 /// The refusal of a document whose index cannot be made, because the cluster has as many shards as
 /// it may have.
@@ -270,6 +268,7 @@ fn refusal(status: StatusCode, text: &str, retry_after: Option<Duration>) -> Wri
             reason,
         },
         404 if names_no_index(text) => WriteError::Gone(reason),
+        403 if names_create_action(text) => WriteError::Absent(reason),
         // A missing right may be granted and a proxy may recover, so a retry may help.
         401 | 403 | 407 | 408 | 500..=599 => WriteError::Lost(reason),
         _ => WriteError::Wrong(reason),
@@ -384,7 +383,10 @@ fn verdict(item: &Value, creates: bool) -> Result<WriteOutcome, WriteError> {
         // Without the right to write, or to make an index that does not exist, all documents would
         // be refused until it is granted. Only the right to extend the mapping concerns single
         // documents.
-        403 if kind == "security_exception" && names_write_action(&reason()) => {
+        403 if kind == "security_exception" && names_create_action(&reason()) => {
+            return Err(WriteError::Absent(reason()));
+        }
+        403 if kind == "security_exception" && reason().contains(WRITE_ACTION) => {
             return Err(WriteError::Lost(reason()));
         }
         // A pipeline that refuses a document does so each time. Before version 7.5 the exception is
@@ -406,8 +408,8 @@ fn names_no_index(text: &str) -> bool {
         .any(|kind| text.contains(kind))
 }
 
-fn names_write_action(reason: &str) -> bool {
-    WRITE_ACTIONS.iter().any(|action| reason.contains(action))
+fn names_create_action(text: &str) -> bool {
+    CREATE_ACTIONS.iter().any(|action| text.contains(action))
 }
 
 async fn read(mut response: Response) -> Result<String, WriteError> {

@@ -82,13 +82,22 @@ fn a_missing_right_to_write_is_no_fault_of_the_documents() {
     for reason in [
         "action [indices:data/write/bulk[s]] is unauthorized for user [x] on indices [a]",
         "no permissions for [indices:data/write/bulk[s]] and User [name=x]",
-        "action [indices:admin/auto_create] is unauthorized for user [x] on indices [a]",
-        "action [indices:admin/create] is unauthorized for user [x]",
     ] {
         assert!(
             matches!(written(reason), Err(WriteError::Lost(why)) if why.starts_with("403 ")),
             "{reason}"
         );
+    }
+    for reason in [
+        "action [indices:admin/auto_create] is unauthorized for user [x] on indices [a]",
+        "action [indices:admin/create] is unauthorized for user [x]",
+    ] {
+        assert!(
+            matches!(written(reason), Err(WriteError::Absent(why)) if why.starts_with("403 ")),
+            "{reason}"
+        );
+        let whole = refusal(StatusCode::FORBIDDEN, reason, None);
+        assert!(matches!(whole, WriteError::Absent(_)), "{whole:?}");
     }
     // Only documents with a new field meet this one.
     let mapping = "action [indices:admin/mapping/auto_put] is unauthorized for user [x]";

@@ -52,6 +52,9 @@ pub enum WriteError {
     /// The index does not exist, so that nothing is stored in it any more.
     #[error("writing to the index failed: {0}")]
     Gone(String),
+    /// The index does not exist, and the right to create it is missing; one of them may come.
+    #[error("writing to the index failed: {0}")]
+    Absent(String),
 }
 
 /// Stores documents in bulk. Storing the same id again overwrites.
