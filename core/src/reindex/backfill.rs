@@ -266,16 +266,30 @@ impl Backfill<'_> {
         Ok(None)
     }
 
+    /// Returns true if the index is not the one that has the documents up to the cursor.
+    fn is_another(&self, found: Option<&String>) -> bool {
+        let known = self.progress.mark.index.as_ref();
+        found.is_some() && known.is_some() && found != known
+    }
+
     async fn prepare(&mut self, source: &dyn DocumentSource) -> Result<(), BackfillEnd> {
         self.sink.prepare().await.map_err(failed)?;
-        if self.sink.is_new() && self.progress.mark.key.is_some() {
+        let found = self.sink.identity().await;
+        if self.is_another(found.as_ref()) {
             tracing::warn!(
                 job.id = self.job.id,
-                "reindex starts over, because what it has written to is gone"
+                "reindex starts over, because its index was deleted and made again"
             );
             self.progress.restart();
+            // With the old index its alias went.
+            self.progress.mark.published = false;
             self.resumed_at = 0;
         }
+        self.progress.mark.index = found.or(self.progress.mark.index.take());
+        // Nothing came forward by that.
+        self.resumed_from
+            .index
+            .clone_from(&self.progress.mark.index);
         if self.args.source.follow && self.progress.mark.position.is_none() {
             // Before the first page, so that no change can fall between the scan and the changes.
             self.progress.mark.position = Some(source.position().await?);

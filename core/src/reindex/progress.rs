@@ -39,6 +39,8 @@ pub struct ReindexCursor {
     pub key: Option<Vec<String>>,
     /// A digest of the rows and the sink to which the key belongs.
     pub route: String,
+    /// The identity of the index that has the documents up to the key, if it is known.
+    pub index: Option<String>,
     /// Documents refused so far.
     pub refused: u64,
     /// The first refused documents, at most [`LISTED`]; while changes are copied the last ones, the

@@ -216,6 +216,9 @@ async fn answer(method: Method, uri: Uri, State(answers): State<AliasAnswers>) -
     match (method, uri.path()) {
         (Method::GET, "/_alias/all") => Json(answers.0.clone()),
         (Method::GET, "/all/_count") => Json(answers.1.clone()),
+        (Method::GET, "/all/_settings" | "/numbers-2/_settings") => {
+            Json(json!({"numbers-2": {"settings": {"index": {"uuid": "a1b2"}}}}))
+        }
         _ => Json(json!({})),
     }
 }
@@ -234,6 +237,21 @@ async fn aliased(holders: &[&str], count: Value) -> String {
     let app = Router::new().fallback(answer).with_state(answers);
     tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
     url
+}
+
+#[tokio::test]
+async fn a_search_engine_tells_an_index_from_a_later_one_of_its_name() {
+    let url = aliased(&[], json!({})).await;
+    // Indexes behind another name change.
+    for (index, expected) in [("numbers-2", Some("a1b2")), ("all", None)] {
+        let asked = Elastic {
+            url: url.clone(),
+            index: index.into(),
+            ..Elastic::default()
+        };
+        let sink = ElasticSink::new(reqwest::Client::new(), asked);
+        assert_eq!(sink.identity().await.as_deref(), expected, "{index}");
+    }
 }
 
 /// Returns what the alias `all` of these indexes shows besides `numbers-2`.

@@ -1,6 +1,7 @@
 //! The checkpoint that an attempt leaves, and its use by the next one.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -156,6 +157,71 @@ async fn an_index_that_may_not_be_made_is_waited_for_unless_it_was_there_before(
         panic!("the index was deleted")
     };
     assert!(error.contains("scans from the beginning"), "{error}");
+}
+
+/// An index that has these identities when it is asked, and counts its documents.
+struct RemadeIndex {
+    identities: Mutex<VecDeque<&'static str>>,
+    stored: AtomicUsize,
+    published: AtomicUsize,
+}
+
+impl Sink for RemadeIndex {
+    fn prepare(&self) -> BoxFuture<'_, Result<(), WriteError>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn identity(&self) -> BoxFuture<'_, Option<String>> {
+        let identity = self.identities.lock().unwrap().pop_front();
+        Box::pin(async move { identity.map(str::to_owned) })
+    }
+
+    fn publish(&self) -> BoxFuture<'_, Result<(), WriteError>> {
+        self.published.fetch_add(1, Ordering::SeqCst);
+        Box::pin(async { Ok(()) })
+    }
+
+    fn write<'a>(
+        &'a self,
+        documents: &'a [Document],
+    ) -> BoxFuture<'a, Result<Vec<WriteOutcome>, WriteError>> {
+        self.stored.fetch_add(documents.len(), Ordering::SeqCst);
+        Box::pin(async move { Ok(vec![WriteOutcome::Stored; documents.len()]) })
+    }
+}
+
+/// Runs an attempt into an index of these identities; returns the outcome, the number of documents
+/// that were stored, and how often the index was published.
+async fn copy_into(identities: [&'static str; 2], hands: &Hands) -> (Outcome, usize, usize) {
+    let index = Arc::new(RemadeIndex {
+        identities: Mutex::new(identities.into()),
+        stored: AtomicUsize::new(0),
+        published: AtomicUsize::new(0),
+    });
+    let outcome = attempt(Arc::new(Numbers(10)), index.clone(), hands).await;
+    let count = |counter: &AtomicUsize| counter.load(Ordering::SeqCst);
+    (outcome, count(&index.stored), count(&index.published))
+}
+
+#[tokio::test]
+async fn an_index_that_was_made_again_is_filled_from_the_beginning() {
+    let hands = Hands::at("-1");
+
+    // While it was filled, which the end of the scan shows.
+    let (outcome, _, published) = copy_into(["a", "b"], &hands).await;
+    let Outcome::Dead { error } = outcome else {
+        panic!("{outcome:?}")
+    };
+    assert!(error.contains("deleted and made again"), "{error}");
+    assert_eq!(published, 0);
+    assert_eq!(copy_into(["b", "b"], &hands).await, (Outcome::Done, 10, 1));
+
+    // Between two attempts.
+    for (identities, stored, published) in [(["b", "b"], 5, 0), (["c", "c"], 10, 1)] {
+        move_back(&hands);
+        let copied = copy_into(identities, &hands).await;
+        assert_eq!(copied, (Outcome::Done, stored, published), "{identities:?}");
+    }
 }
 
 #[tokio::test]

@@ -83,8 +83,17 @@ impl Backfill<'_> {
         let checkpoint = self.progress.checkpoint(self.started.elapsed());
         let (id, fence) = (self.job.id, self.job.fence);
         match self.context.checkpoints.store(id, fence, &checkpoint).await {
-            Ok(()) if self.progress.mark.published => Ok(()),
             Ok(()) => {
+                let found = self.sink.identity().await;
+                if self.is_another(found.as_ref()) {
+                    let why = "the index was deleted and made again while it was filled";
+                    return Err(BackfillEnd::Gone(why.to_owned()));
+                }
+                // The first document may have made it.
+                self.progress.mark.index = found.or(self.progress.mark.index.take());
+                if self.progress.mark.published {
+                    return Ok(());
+                }
                 // A filter with a slip, or a collection that was emptied, would hide everything.
                 let is_empty = self.progress.done == 0 && !self.args.allow_empty;
                 if is_empty && let Some(shown) = self.sink.shown().await.map_err(failed)? {

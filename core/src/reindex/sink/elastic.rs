@@ -130,6 +130,16 @@ impl ElasticSink {
         serde_json::from_str(&text).map(Some).map_err(garbled)
     }
 
+    /// Returns the unique number of the index.
+    async fn uuid(&self) -> Option<String> {
+        let Elastic { url, index, .. } = &self.asked;
+        let settings = self.client.get(format!("{url}/{index}/_settings"));
+        let settings = self.call(settings).await.ok()??;
+        // The name of a data stream or an alias stands for other indexes, which change.
+        let uuid = settings.get(index)?["settings"]["index"]["uuid"].as_str();
+        uuid.map(str::to_owned)
+    }
+
     /// Returns the server's answer that names the indexes with the alias.
     async fn holders(&self, alias: &str) -> Result<Value, WriteError> {
         // An answer 404 means that no index has the alias; before version 5 it was 200 and empty.
@@ -201,6 +211,10 @@ impl ElasticSink {
 impl Sink for ElasticSink {
     fn prepare(&self) -> BoxFuture<'_, Result<(), WriteError>> {
         Box::pin(async { Ok(()) })
+    }
+
+    fn identity(&self) -> BoxFuture<'_, Option<String>> {
+        Box::pin(self.uuid())
     }
 
     fn shown(&self) -> BoxFuture<'_, Result<Option<String>, WriteError>> {

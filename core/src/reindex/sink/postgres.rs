@@ -1,6 +1,5 @@
 //! A full-text table in Postgres as a sink.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -21,7 +20,6 @@ pub struct PostgresSink {
     index: String,
     text: Option<Vec<String>>,
     config: String,
-    is_new: AtomicBool,
 }
 
 impl PostgresSink {
@@ -45,12 +43,10 @@ impl PostgresSink {
             index,
             text,
             config: config.to_owned(),
-            is_new: AtomicBool::new(false),
         }
     }
 
-    /// Creates the table if it does not exist; returns true if it did not.
-    async fn create(&self) -> Result<bool, sqlx::Error> {
+    async fn create(&self) -> Result<(), sqlx::Error> {
         let table = &self.table;
         let schema = self
             .schema
@@ -69,9 +65,8 @@ impl PostgresSink {
         let there = sqlx::query_scalar::<_, bool>("select to_regclass($1) is not null")
             .persistent(false)
             .bind(table);
-        let is_new = !there.fetch_one(&mut *transaction).await?;
         // A role that may only write to an existing table needs no right to create one.
-        if is_new {
+        if !there.fetch_one(&mut *transaction).await? {
             for statement in schema.chain(rest) {
                 sqlx::query(AssertSqlSafe(statement))
                     .persistent(false)
@@ -79,8 +74,19 @@ impl PostgresSink {
                     .await?;
             }
         }
+        transaction.commit().await
+    }
+
+    /// Returns the table's number, which a later one of its name does not have.
+    async fn number(&self) -> Result<Option<String>, sqlx::Error> {
+        let mut transaction = self.session.begin().await?;
+        let number = sqlx::query_scalar::<_, Option<String>>("select to_regclass($1)::oid::text")
+            .persistent(false)
+            .bind(&self.table)
+            .fetch_one(&mut *transaction)
+            .await?;
         transaction.commit().await?;
-        Ok(is_new)
+        Ok(number)
     }
 
     /// Stores and deletes documents in one transaction, sorted by id so that two requests never
@@ -167,15 +173,12 @@ impl PostgresSink {
 impl Sink for PostgresSink {
     fn prepare(&self) -> BoxFuture<'_, Result<(), WriteError>> {
         let created = self.session.bounded(self.create());
-        Box::pin(async move {
-            let is_new = created.await.map_err(|e| trouble(&e))?;
-            self.is_new.store(is_new, Ordering::Relaxed);
-            Ok(())
-        })
+        Box::pin(async move { created.await.map_err(|e| trouble(&e)) })
     }
 
-    fn is_new(&self) -> bool {
-        self.is_new.load(Ordering::Relaxed)
+    fn identity(&self) -> BoxFuture<'_, Option<String>> {
+        let number = self.session.bounded(self.number());
+        Box::pin(async move { number.await.ok().flatten() })
     }
 
     fn write<'a>(

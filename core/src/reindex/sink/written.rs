@@ -62,10 +62,10 @@ pub trait Sink: Send + Sync + 'static {
     /// Creates everything that must exist before the first document.
     fn prepare(&self) -> BoxFuture<'_, Result<(), WriteError>>;
 
-    /// Returns true if the last [`prepare`](Self::prepare) has created the index, so that it is
-    /// empty.
-    fn is_new(&self) -> bool {
-        false
+    /// Returns what tells the index from a later one of the same name; `None` if there is none, or
+    /// nothing is known of it.
+    fn identity(&self) -> BoxFuture<'_, Option<String>> {
+        Box::pin(ready(None))
     }
 
     /// Describes the documents that searches find now and would not find after
