@@ -11,7 +11,7 @@ use super::given_text::{given_text, json_of};
 use super::output::say;
 use super::retry_args::RetryArgs;
 use super::signed::AuditArgs;
-use super::{connect, output, when};
+use super::{connect, missing_throttles, output, when};
 use crate::api::jobs::redact::mask_schedule;
 use crate::config::Settings;
 use crate::cron::{
@@ -345,6 +345,7 @@ async fn make(
     signed
         .note(queue, "cron.set", &schedule.name, Some(after))
         .await;
+    missing_throttles::tell(settings, std::iter::once(stands.throttle.as_str())).await;
     if signed.json {
         return output::json(&stands);
     }

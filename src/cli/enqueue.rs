@@ -13,7 +13,7 @@ use super::exit::CliError;
 use super::given_text::{given_text, json_of, lost, unreadable};
 use super::output::say;
 use super::retry_args::RetryArgs;
-use super::{connect, exit, output, when};
+use super::{connect, exit, missing_throttles, output, when};
 use crate::api::http::fields::Errors;
 use crate::api::jobs::input::{self, KnownKinds};
 use crate::app;
@@ -192,6 +192,8 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
     }
     bar.finish_and_clear();
     report(&enqueued, as_json)?;
+    let throttles = jobs.iter().map(|job| job.throttle.as_str());
+    missing_throttles::tell(&settings, throttles).await;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -13,7 +13,7 @@ use super::exit::CliError;
 use super::given_text::{filled, given_text, json_of};
 use super::output::say;
 use super::signed::AuditArgs;
-use super::{connect, output, when};
+use super::{connect, missing_throttles, output, when};
 use crate::api::http::fields::Errors;
 use crate::api::jobs::input::{self, KnownKinds};
 use crate::api::jobs::redact::mask_group;
@@ -129,6 +129,8 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
 
 async fn create(args: &Create, settings: &Settings) -> anyhow::Result<()> {
     let group = read(args, &app::built_in_kinds(settings, None)?)?;
+    let named = group.jobs.iter().flatten().chain(&group.callback);
+    let throttles: Vec<String> = named.map(|job| job.throttle.clone()).collect();
     let among = |at: usize| format!("jobs/{at}/");
     let queue = connect::queue(settings).await?;
     let created = async {
@@ -142,6 +144,7 @@ async fn create(args: &Create, settings: &Settings) -> anyhow::Result<()> {
         };
         anyhow::Error::new(placed(error, false, |at| Some(among(at)))).context(done)
     })?;
+    missing_throttles::tell(settings, throttles.iter().map(String::as_str)).await;
     if args.json {
         return output::json(&created);
     }

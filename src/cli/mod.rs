@@ -24,6 +24,7 @@ mod job_update;
 mod kind;
 mod lane;
 mod migrate;
+mod missing_throttles;
 mod notification;
 mod notify;
 mod notify_check;

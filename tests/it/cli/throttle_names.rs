@@ -39,3 +39,32 @@ async fn a_pattern_gives_no_tokens_and_neither_it_nor_a_key_of_it_is_paused() {
     let json = shell.ok(&["throttle", "show", "gcal:*", "--json"]).json();
     assert_eq!(json["knobs"]["paused"], false, "{json}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_stores_jobs_says_which_throttles_do_not_exist() {
+    let shell = shell().await;
+    shell.ok(&["throttle", "set", "hooks", "rps=20"]);
+    let (args, jobs) = (
+        r#"{"url":"http://example.com/"}"#,
+        r#"[{"kind":"http","args":{"url":"http://example.com/"},"throttle":"hoks"}]"#,
+    );
+    let told = "flyball: there is no throttle hoks, so its jobs wait; there is also hooks; create \
+                it with: flyball throttle set hoks rps=10\n";
+    let enqueue = ["enqueue", "http", "--args", args, "--throttle"];
+    let with = |throttle: &'static str| shell.ok(&[&enqueue[..], &[throttle]].concat()).err;
+    assert_eq!(with("hoks"), told);
+    assert_eq!(with("hooks"), "");
+    let cron = [
+        "cron",
+        "set",
+        "nightly",
+        "@daily",
+        "http",
+        "--args",
+        args,
+        "--throttle",
+        "hoks",
+    ];
+    assert_eq!(shell.ok(&cron).err, told);
+    assert_eq!(shell.ok(&["group", "create", "--jobs", jobs]).err, told);
+}

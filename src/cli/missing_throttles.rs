@@ -1,0 +1,75 @@
+//! The answers of commands about throttles that do not exist.
+
+use std::collections::BTreeSet;
+
+use super::connect;
+use crate::config::Settings;
+use crate::input::wording::similar;
+use crate::throttle::on_demand::best_pattern;
+use crate::throttle::{Name, Store as _};
+
+/// Most throttles of one command that are told.
+const TOLD_MAX: usize = 20;
+
+/// Tells on standard error for which of these throttles jobs wait because they do not exist: the
+/// name may be misspelt. Without Redis nobody knows, and the jobs are in Postgres all the same.
+pub(super) async fn tell<'a>(settings: &Settings, throttles: impl Iterator<Item = &'a str>) {
+    let named: BTreeSet<&str> = throttles.collect();
+    let Ok(store) = connect::redis(settings).await else {
+        return;
+    };
+    let Ok(exist) = store.names().await else {
+        return;
+    };
+    let pools = settings.pools_without_credentials();
+    let is_pool = |name: &str| pools.get(name).is_some();
+    for told in missing(&named, &exist, is_pool) {
+        eprintln!("flyball: {told}");
+    }
+}
+
+/// Describes those of `named` that neither exist nor come by themselves: with the first server, as
+/// all do before it has started, as the throttle of a pool, or from a pattern.
+fn missing(named: &BTreeSet<&str>, exist: &[Name], is_pool: impl Fn(&str) -> bool) -> Vec<String> {
+    if exist.is_empty() {
+        return Vec::new();
+    }
+    let known: Vec<&str> = exist.iter().map(Name::as_str).collect();
+    let comes = |name: &str| {
+        let made = Name::new(name).is_ok_and(|name| best_pattern(&name, exist).is_some());
+        name == Name::DEFAULT || made || is_pool(name)
+    };
+    let missing = named.iter().copied();
+    missing
+        .filter(|name| !known.contains(name) && !comes(name))
+        .take(TOLD_MAX)
+        .map(|name| {
+            let other = similar(name, &known)
+                .map_or_else(String::new, |other| format!("; there is also {other}"));
+            format!(
+                "there is no throttle {name}, so its jobs wait{other}; create it with: flyball throttle set {name} rps=10"
+            )
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_throttle_is_missing_if_nothing_makes_it() {
+        let exist: Vec<Name> = ["default", "hooks", "gcal:*"]
+            .map(|name| Name::or_pattern(name).unwrap())
+            .into();
+        let named = BTreeSet::from(["default", "gcal:42", "hoks", "hooks", "mail", "parked"]);
+        assert_eq!(
+            missing(&named, &exist, |name| name == "mail"),
+            [
+                "there is no throttle hoks, so its jobs wait; there is also hooks; create it with: flyball throttle set hoks rps=10",
+                "there is no throttle parked, so its jobs wait; create it with: flyball throttle set parked rps=10",
+            ]
+        );
+        assert!(missing(&named, &[], |_| false).is_empty());
+    }
+}
