@@ -110,6 +110,9 @@ async fn send(args: Args, settings: Settings) -> anyhow::Result<ExitCode> {
         ..NewMessage::new(pool, message)
     };
     let mut sent = queue.notify_as(&args.tenant, &args.module, &new).await?;
+    if let Some(pool) = &args.pool {
+        tell_unknown(pool, &settings);
+    }
     let mut waits = String::new();
     if sent.status == "held" {
         // Redis knows what was sent within the last minute. The message is accepted without it.
@@ -138,6 +141,20 @@ async fn send(args: Args, settings: Settings) -> anyhow::Result<ExitCode> {
         say!("message {} is {}{waits}", sent.id, sent.status);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Tells on standard error of a pool that these settings do not have: those of a worker may, or its
+/// name is misspelt.
+fn tell_unknown(pool: &str, settings: &Settings) {
+    let pools = settings.pools_without_credentials();
+    if pools.get(pool).is_some() {
+        return;
+    }
+    let known: Vec<&str> = pools.0.keys().map(String::as_str).collect();
+    let known = known.join(", ");
+    eprintln!(
+        "flyball: there is no pool {pool} in the settings; they have {known}: the message waits for a worker that has it"
+    );
 }
 
 /// Refuses a message that no worker could send.

@@ -102,6 +102,13 @@ async fn a_message_is_sent_from_the_command_line_and_bad_input_is_named() {
         said.starts_with("message ") && said.ends_with(" is queued\n"),
         "{said}"
     );
+    // Another worker may have the pool.
+    let elsewhere = shell.ok(&with(&["--pool", "mial"])).err;
+    assert!(
+        elsewhere
+            .starts_with("flyball: there is no pool mial in the settings; they have inapp, mail"),
+        "{elsewhere}"
+    );
     // The address may come from the profile.
     let profile = r#"{"addresses": {"email": "ada@example.com"}}"#;
     shell.ok(&["recipient", "set", "ada", "--profile", profile]);
