@@ -6,6 +6,7 @@ use anyhow::bail;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use super::choice::choice;
 use super::exit::CliError;
 use super::given_text::{given_text, json_of};
 use super::output::say;
@@ -14,6 +15,7 @@ use super::signed::AuditArgs;
 use super::{connect, missing_throttles, output, when};
 use crate::api::jobs::redact::mask_schedule;
 use crate::config::Settings;
+use crate::cron::schedule::{CATCH_UPS, OVERLAPS};
 use crate::cron::{
     self, CatchUp, NewSchedule, Overlap, RunNowOutcome, Schedule, Schedules, Timing,
 };
@@ -92,10 +94,10 @@ pub(super) struct Set {
     #[command(flatten)]
     retry: RetryArgs,
     /// After a downtime: one run for all missed occurrences, all of them (at most 100), or none
-    #[arg(long, default_value = "one", value_parser = parse::<CatchUp>)]
+    #[arg(long, default_value = "one", value_parser = catch_up)]
     catch_up: CatchUp,
     /// While the last job is unfinished: skip the occurrence, or allow a second job
-    #[arg(long, default_value = "skip", value_parser = parse::<Overlap>)]
+    #[arg(long, default_value = "skip", value_parser = overlap)]
     overlap: Overlap,
     #[command(flatten)]
     signed: AuditArgs,
@@ -446,6 +448,10 @@ fn args_of(text: &str) -> anyhow::Result<Value> {
     Ok(json_of("args", &text).map_err(refused)?)
 }
 
-fn parse<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
-    serde_json::from_value(Value::String(text.to_owned())).map_err(|error| error.to_string())
+fn catch_up(text: &str) -> Result<CatchUp, String> {
+    choice(text, &CATCH_UPS)
+}
+
+fn overlap(text: &str) -> Result<Overlap, String> {
+    choice(text, &OVERLAPS)
 }

@@ -416,7 +416,14 @@ async fn the_guides_first_job_needs_no_folder_of_the_repository_and_no_setting_o
         shell.ok(&["enqueue", "--file", "twins"]).out,
         "enqueued 1 job; 1 was a duplicate\n"
     );
-    shell.ok(&["cron", "set", "beat", "@hourly", "http", "--args", local]);
+    let cron = ["cron", "set", "beat", "@hourly", "http", "--args", local];
+    shell.ok(&cron);
+    for (option, words) in [
+        ("--overlap", "allowed are skip, allow"),
+        ("--catch-up", "allowed are one, all, none"),
+    ] {
+        shell.refused(&[&cron[..], &[option, "never"]].concat(), 2, words);
+    }
     shell.refused(
         &["enqueue", "http", "--args", "{\"url\": 7}", "--count", "300"],
         4,
