@@ -8,7 +8,7 @@ use super::given_text::{given_text, json_of};
 use super::job_answer::{answer, refused, unknown};
 use super::retry_args::RetryArgs;
 use super::signed::AuditArgs;
-use super::when;
+use super::{missing_throttles, when};
 use crate::config::Settings;
 use crate::jobs::{JobUpdate, MoveAnswer, NewJob, Queue};
 
@@ -60,7 +60,11 @@ pub(super) async fn run(queue: &Queue, args: Args, settings: &Settings) -> anyho
         check_args(&[job], settings, |_: usize| String::new(), "changed")?;
     }
     match queue.update(id, &changes, &signed.signature()).await? {
-        MoveAnswer::Moved => answer(id, signed.json, "updated"),
+        MoveAnswer::Moved => {
+            let throttle = changes.throttle.as_deref();
+            missing_throttles::tell(settings, throttle.into_iter()).await;
+            answer(id, signed.json, "updated")
+        }
         MoveAnswer::Refused(state) => refused(
             id,
             state,

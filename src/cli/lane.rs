@@ -11,7 +11,7 @@ use super::bulk::Bulk;
 use super::exit::message;
 use super::output::say;
 use super::signed::AuditArgs;
-use super::{connect, output};
+use super::{connect, missing_throttles, output};
 use crate::api::lanes::list::LaneHold;
 use crate::config::Settings;
 use crate::jobs::{Attribution, Count, LaneDepth, LanesAfter, Queue};
@@ -105,6 +105,7 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
             let before = queue
                 .set_weight(throttle.as_str(), &key, weight, &signed.signature())
                 .await?;
+            missing_throttles::tell(&settings, std::iter::once(throttle.as_str())).await;
             if signed.json {
                 output::json(
                     &json!({ "throttle": throttle, "key": key, "weight": weight, "before": before }),

@@ -67,4 +67,12 @@ async fn a_command_that_stores_jobs_says_which_throttles_do_not_exist() {
     ];
     assert_eq!(shell.ok(&cron).err, told);
     assert_eq!(shell.ok(&["group", "create", "--jobs", jobs]).err, told);
+    let weight = ["lane", "weight", "hoks", "acme", "3"];
+    assert_eq!(shell.ok(&weight).err, told);
+    let job =
+        shell.ok(&["job", "list", "--limit", "1", "--json"]).json()["jobs"][0]["id"].to_string();
+    let update = ["job", "update", job.as_str(), "--throttle"];
+    let moved = |throttle| shell.ok(&[&update[..], &[throttle]].concat()).err;
+    assert_eq!(moved("hoks"), told);
+    assert_eq!(moved("hooks"), "");
 }
