@@ -133,17 +133,17 @@ impl NotificationArgs {
         let Some(data) = &self.data else {
             return Ok(self.texts.clone());
         };
-        let fill = |name: &str, text: &str| {
-            template::render(text, data, is_over.clone())
-                .map_err(|error| format!("/template{name} {error}"))
-        };
-        let optional = |name: &str, text: &Option<String>| {
-            text.as_deref().map(|text| fill(name, text)).transpose()
-        };
+        let place = |part: &'static str| move |error: String| format!("/template/{part} {error}");
+        let fill =
+            |part, text: &str| template::render(text, data, is_over.clone()).map_err(place(part));
+        // Whoever wrote a value may not write the recipient's mail.
+        let fill_html =
+            |text: &str| template::render_html(text, data, is_over.clone()).map_err(place("html"));
+        let (subject, html) = (self.texts.subject.as_deref(), self.texts.html.as_deref());
         Ok(Texts {
-            subject: optional("/subject", &self.texts.subject)?,
-            body: fill("/body", &self.texts.body)?,
-            html: optional("/html", &self.texts.html)?,
+            subject: subject.map(|text| fill("subject", text)).transpose()?,
+            body: fill("body", &self.texts.body)?,
+            html: html.map(fill_html).transpose()?,
         })
     }
 

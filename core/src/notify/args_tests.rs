@@ -44,6 +44,25 @@ fn a_message_with_a_body_or_a_template_is_read() {
 }
 
 #[test]
+fn what_a_value_says_is_text_in_html_and_stays_as_it_is_elsewhere() {
+    let args = json!({
+        "channel": "email", "to": "a@example.com",
+        "template": {"subject": "{{ name }}", "body": "{{ name }}", "html": "<p>{{ name }}{{ sign|safe }}</p>"},
+        "data": {"name": "<b>Ada</b>", "sign": "<hr>"},
+    });
+    let texts = NotificationArgs::parse(&args).ok().unwrap().fill(|| false);
+    let texts = texts.unwrap();
+    assert_eq!(
+        (texts.subject.as_deref(), texts.body.as_str()),
+        (Some("<b>Ada</b>"), "<b>Ada</b>")
+    );
+    assert_eq!(
+        texts.html.as_deref(),
+        Some("<p>&lt;b&gt;Ada&lt;&#x2f;b&gt;<hr></p>")
+    );
+}
+
+#[test]
 fn everything_that_is_wrong_is_listed_and_no_address_is_shown() {
     let issues = wrong(
         json!({"channel": "fax", "to": 7, "priority": "urgent", "colour": 1, "valid_for_s": 0, "on_ambiguous": "drop"}),

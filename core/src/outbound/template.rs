@@ -34,22 +34,41 @@ const STATEMENTS: [&str; 6] = ["if", "elif", "else", "endif", "for", "endfor"];
 /// Checks a template before it has any data.
 pub fn check(template: &str) -> Result<(), String> {
     check_words(template)?;
-    let environment = environment(&RenderBudget::new(|| false));
+    let environment = environment(&RenderBudget::new(|| false), AutoEscape::None);
     environment
         .template_from_named_str(NAME, template)
         .map(drop)
         .map_err(|error| describe_error(&error))
 }
 
-/// Renders a template with data. It ends soon after `is_over` returns true.
+/// Renders a template with data, which is not escaped. It ends soon after `is_over` returns true.
 pub fn render(
     template: &str,
     data: &serde_json::Value,
     is_over: impl Fn() -> bool + Send + Sync + 'static,
 ) -> Result<String, String> {
+    render_as(template, data, AutoEscape::None, is_over)
+}
+
+/// Renders a template of HTML like [`render`]. What the data say is text there: markup in them is
+/// escaped, unless the filter `safe` follows the value.
+pub fn render_html(
+    template: &str,
+    data: &serde_json::Value,
+    is_over: impl Fn() -> bool + Send + Sync + 'static,
+) -> Result<String, String> {
+    render_as(template, data, AutoEscape::Html, is_over)
+}
+
+fn render_as(
+    template: &str,
+    data: &serde_json::Value,
+    escape: AutoEscape,
+    is_over: impl Fn() -> bool + Send + Sync + 'static,
+) -> Result<String, String> {
     check_words(template)?;
     let work = RenderBudget::new(is_over);
-    let environment = environment(&work);
+    let environment = environment(&work, escape);
     let template = environment
         .template_from_named_str(NAME, template)
         .map_err(|error| describe_error(&error))?;
@@ -65,17 +84,18 @@ pub fn render(
     String::from_utf8(output.bytes).map_err(|_| "produced something that is not a text".to_owned())
 }
 
-/// The name of a template in errors; it has no file ending, so nothing is escaped.
+/// The name of a template in errors.
 const NAME: &str = "template";
 
-fn environment(work: &RenderBudget) -> Environment<'static> {
+fn environment(work: &RenderBudget, escape: AutoEscape) -> Environment<'static> {
     let mut environment = Environment::empty();
     let (of_length, of_lower, of_upper) = (work.clone(), work.clone(), work.clone());
+    let of_safe = work.clone();
     let (of_trim, of_join, of_json) = (work.clone(), work.clone(), work.clone());
     environment.set_fuel(Some(MAX_STEPS));
     environment.set_recursion_limit(MAX_DEPTH);
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
-    environment.set_auto_escape_callback(|_| AutoEscape::None);
+    environment.set_auto_escape_callback(move |_| escape.clone());
     environment.add_filter("default", filters::default);
     environment.add_filter("length", move |value: &Value| {
         of_length.charge(value.as_str().map_or(1, str::len))?;
@@ -103,6 +123,10 @@ fn environment(work: &RenderBudget) -> Environment<'static> {
         join(&of_join, list, between)
     });
     environment.add_filter("tojson", move |value: &Value| tojson(&of_json, value));
+    environment.add_filter("safe", move |text: Cow<'_, str>| {
+        of_safe.charge(text.len())?;
+        Ok::<_, Error>(Value::from_safe_string(text.into_owned()))
+    });
     environment.add_test("defined", tests::is_defined);
     environment.add_test("undefined", tests::is_undefined);
     environment.add_test("none", tests::is_none);
@@ -320,6 +344,7 @@ mod unit {
                 "{{ 'a + b * c ~ d' }} {# + #} + * ~",
                 "a + b * c ~ d  + * ~",
             ),
+            ("{{ name|safe }}", "Ada <b>"),
         ];
         for (template, expected) in cases {
             assert_eq!(check(template), Ok(()), "{template}");
@@ -329,6 +354,30 @@ mod unit {
                 "{template}"
             );
         }
+    }
+
+    #[test]
+    fn markup_in_data_is_text_in_html() {
+        let data =
+            json!({"name": "<a href='//x'>", "n": 7, "tags": ["<i>", "b"], "ours": "<b>&amp;</b>"});
+        let html = |template: &str| super::render_html(template, &data, || false);
+        for (template, expected) in [
+            (
+                "<p>{{ name }} {{ n }}</p>",
+                "<p>&lt;a href=&#x27;&#x2f;&#x2f;x&#x27;&gt; 7</p>",
+            ),
+            (
+                "{% for tag in tags %}<li>{{ tag }}{% endfor %}{{ tags|join('&') }}",
+                "<li>&lt;i&gt;<li>b&lt;i&gt;&amp;b",
+            ),
+            ("{{ tags|tojson }}", "[&quot;&lt;i&gt;&quot;,&quot;b&quot;]"),
+            ("{{ ours|safe }}", "<b>&amp;</b>"),
+        ] {
+            assert_eq!(html(template).as_deref(), Ok(expected), "{template}");
+        }
+        let long = json!({ "long": "<".repeat(300_000) });
+        let error = super::render_html("{{ long }}", &long, || false).unwrap_err();
+        assert!(error.contains("makes more than 1048576 bytes"), "{error}");
     }
 
     #[test]
