@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use futures_util::TryStreamExt as _;
 use jiff::Timestamp;
 use jiff_sqlx::Timestamp as SqlTimestamp;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use sqlx::postgres::PgRow;
 use sqlx::{Row, query};
 
@@ -105,11 +105,12 @@ impl TakenItems {
             self.newest = fields.collect();
         }
         if is_shown {
-            let bytes = text_bytes(&shown(&args));
+            let seen = shown(&args);
+            let bytes = text_bytes(&seen);
             self.bytes = self.bytes.saturating_add(bytes);
             let args = match wanted.is_alone || bytes > ALONE_BYTES {
                 true => args,
-                false => only_shown(args),
+                false => only_shown(seen),
             };
             self.shown.push(DigestItem {
                 job_id,
@@ -121,23 +122,34 @@ impl TakenItems {
     }
 }
 
-/// Returns what a digest shows of an item with these arguments.
+/// Returns what a digest shows of an item with these arguments: its data. Where they name neither
+/// `text` nor `title`, its own words beside: the body as `text`, or else the subject as `title`. A
+/// template with data has no words before these fill it in.
 pub(super) fn shown(args: &Value) -> Value {
-    match args.get("data") {
-        Some(data) => data.clone(),
-        None => json!({"text": args.get("body")}),
+    let data = args.get("data").and_then(Value::as_object);
+    let mut seen = data.cloned().unwrap_or_default();
+    let template = args.get("template").filter(|template| !template.is_null());
+    let is_named = seen.contains_key("text") || seen.contains_key("title");
+    if is_named || (template.is_some() && !seen.is_empty()) {
+        return Value::Object(seen);
     }
+    let texts = template.unwrap_or(args);
+    let is_said = |words: &&Value| !words.is_null() && words.as_str() != Some("");
+    let body = match texts.is_string() {
+        true => Some(texts),
+        false => texts.get("body"),
+    };
+    let body = body.filter(is_said).map(|body| ("text", body));
+    let subject = || Some(("title", texts.get("subject").filter(is_said)?));
+    if let Some((name, words)) = body.or_else(subject) {
+        seen.insert(name.to_owned(), words.clone());
+    }
+    Value::Object(seen)
 }
 
-/// Leaves what a digest shows of an item: its template is often much longer.
-fn only_shown(mut args: Value) -> Value {
-    let field = match args.get("data") {
-        Some(_) => "data",
-        None => "body",
-    };
-    let kept = args.get_mut(field).map(Value::take);
-    let fields = kept.map(|value| (field.to_owned(), value));
-    Value::Object(fields.into_iter().collect())
+/// Returns the arguments of an item of which only this is left: its template is often much longer.
+fn only_shown(seen: Value) -> Value {
+    Value::Object(Map::from_iter([("data".to_owned(), seen)]))
 }
 
 /// Takes all items of digests, each in the order in which they came.
@@ -211,24 +223,44 @@ pub(super) async fn item_bytes(
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
-    fn of_an_item_what_a_digest_shows_is_left() {
-        for (args, left) in [
+    fn a_digest_shows_the_data_of_an_item_or_its_own_words() {
+        for (args, seen) in [
             (
-                json!({"data": {"n": 1}, "body": "x", "template": {"html": "long"}}),
-                json!({"data": {"n": 1}}),
+                json!({"data": {"n": 1}, "template": {"body": "{{ n }}", "subject": "long"}}),
+                json!({"n": 1}),
             ),
             (
-                json!({"body": "x", "to": "+15550100"}),
-                json!({"body": "x"}),
+                json!({"body": "x", "subject": "y", "to": "+15550100"}),
+                json!({"text": "x"}),
             ),
-            (json!({"data": null, "body": "x"}), json!({"data": null})),
-            (json!({"to": "+15550100"}), json!({})),
+            (json!({"template": "sent"}), json!({"text": "sent"})),
+            (
+                json!({"template": {"body": "sent", "subject": "y"}, "data": {}}),
+                json!({"text": "sent"}),
+            ),
+            (
+                json!({"html": "<p>x</p>", "subject": "y", "body": ""}),
+                json!({"title": "y"}),
+            ),
+            (
+                json!({"body": "x", "data": {"url": "/7"}, "template": null}),
+                json!({"url": "/7", "text": "x"}),
+            ),
+            (
+                json!({"body": "x", "data": {"title": "y"}}),
+                json!({"title": "y"}),
+            ),
+            (json!({"body": {"a": 1}}), json!({"text": {"a": 1}})),
+            (json!({"data": null, "body": "x"}), json!({"text": "x"})),
+            (json!({"html": "<p>x</p>"}), json!({})),
         ] {
-            assert_eq!(shown(&only_shown(args.clone())), shown(&args));
-            assert_eq!(only_shown(args), left);
+            assert_eq!(shown(&args), seen, "{args}");
+            assert_eq!(shown(&only_shown(seen.clone())), seen);
         }
     }
 }
