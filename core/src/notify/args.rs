@@ -155,18 +155,34 @@ impl NotificationArgs {
         texts: Texts,
         expires_at_s: Option<i64>,
     ) -> Message {
+        let subject = match self.channel {
+            Channel::Email => texts.subject.map(on_one_line),
+            _ => texts.subject,
+        };
         Message {
             id,
             channel: self.channel,
             to,
             from: self.from.clone(),
-            subject: texts.subject,
+            subject,
             body: texts.body,
             html: texts.html,
             extra: self.extra.clone(),
             expires_at_s,
         }
     }
+}
+
+/// Returns the subject of a mail on one line. Providers refuse line breaks in it, and they come
+/// with values such as an error's text.
+fn on_one_line(subject: String) -> String {
+    let is_break = |c: char| c.is_control() || ['\u{2028}', '\u{2029}'].contains(&c);
+    if !subject.contains(is_break) {
+        return subject;
+    }
+    let lines = subject.split(is_break).map(str::trim);
+    let lines: Vec<&str> = lines.filter(|line| !line.is_empty()).collect();
+    lines.join(" ")
 }
 
 /// A reader of the arguments. They may hold an address anywhere, so no error shows a value.

@@ -63,6 +63,30 @@ fn what_a_value_says_is_text_in_html_and_stays_as_it_is_elsewhere() {
 }
 
 #[test]
+fn the_subject_of_a_mail_is_one_line() {
+    let sent = |channel: &str, to: &str, subject: &str| {
+        let args = json!({"channel": channel, "to": to, "subject": subject, "body": "x"});
+        let read = NotificationArgs::parse(&args).ok().unwrap();
+        let to = read.to.clone().unwrap();
+        let message = read.message("job_1".to_owned(), to, read.texts.clone(), None);
+        message.subject.unwrap()
+    };
+    for (subject, line) in [
+        ("Hi", "Hi"),
+        (" as  it is ", " as  it is "),
+        (
+            "failed:\n  line 1\r\nBcc: x@example.com\n",
+            "failed: line 1 Bcc: x@example.com",
+        ),
+        ("a\tb\u{2028}c\u{7}", "a b c"),
+        ("\n", ""),
+    ] {
+        assert_eq!(sent("email", "a@example.com", subject), line);
+    }
+    assert_eq!(sent("push", "token", "two\nlines"), "two\nlines");
+}
+
+#[test]
 fn everything_that_is_wrong_is_listed_and_no_address_is_shown() {
     let issues = wrong(
         json!({"channel": "fax", "to": 7, "priority": "urgent", "colour": 1, "valid_for_s": 0, "on_ambiguous": "drop"}),
