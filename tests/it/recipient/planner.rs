@@ -278,6 +278,45 @@ async fn a_message_that_is_planned_anew_keeps_its_time_and_is_counted_once() {
 }
 
 #[tokio::test]
+async fn a_message_of_a_paused_batch_is_planned_anew_when_that_is_resumed() {
+    let gates = GatesFixture::new("").await;
+    gates.profile("ada", gates.quiet_today().await).await;
+    let message = json!({"recipient": "ada", "category": "billing"});
+    let (id, plan) = gates.planned(message).await;
+    assert_eq!(held(&plan).0, MessageGate::QuietHours);
+    let pool = gates.fixture.database.pool();
+    let batch: i64 = sqlx::query_scalar(
+        "with made as (
+            insert into flyball.batch (tenant, module, state, pool, priority, recipients, messages)
+            values ('', '', 'running', 'own', 2, 1, '[]') returning id
+         )
+         insert into flyball.batch_message (job_id, batch_id) select $1, id from made
+         returning batch_id",
+    )
+    .bind(id)
+    .fetch_one(pool)
+    .await
+    .unwrap();
+    let turned = async |statement: &'static str| {
+        let state = sqlx::query_scalar(statement).bind(batch).fetch_one(pool);
+        let state: String = state.await.unwrap();
+        state
+    };
+    let paused = turned("select flyball.pause_batch(null, $1)").await;
+    assert_eq!(paused, "paused");
+
+    let awake = json!({"addresses": {"sms": "+15550111"}});
+    gates.profile("ada", awake).await;
+    gates.gates.plan_due().await.unwrap();
+    assert_eq!(gates.fixture.state(id).await, State::Scheduled);
+
+    let resumed = turned("select flyball.resume_batch(null, $1)").await;
+    assert_eq!(resumed, "running");
+    gates.gates.plan_due().await.unwrap();
+    assert_eq!(gates.fixture.state(id).await, State::Ready);
+}
+
+#[tokio::test]
 async fn messages_that_a_day_holds_are_counted_as_a_crowd() {
     let rules = "[categories.billing]\nvalid_for_s = 2592000\ncaps.sms = { per_day = \"1 per local_day\" }\n";
     let gates = GatesFixture::new(rules).await;
