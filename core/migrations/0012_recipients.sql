@@ -732,8 +732,11 @@ comment on function flyball.take_unplanned is 'Takes messages whose plan is due 
 -- such a message out of the queue puts it back in a new row, which the second round sees. Open
 -- digests that quiet hours, a cap or their pool keep beyond their windows ask the gates again: each
 -- counts as one message. A digest that another transaction has locked keeps its time: its owner may
--- wait for another one that is locked here. Messages of a paused batch stay aside, because each
--- would use a slot of its tenant to wait at its pool: they are planned when it is resumed.
+-- wait for another one that is locked here.
+--
+-- A message that somebody put off beyond the end of its hold keeps its time: its attempt asks the
+-- gates. Those of a paused batch stay aside as well, because each would use a slot of its tenant to
+-- wait at its pool: they are planned when it is resumed.
 create function flyball.replan(recipients uuid[]) returns bigint
 language plpgsql volatile set enable_seqscan = off set search_path = pg_catalog, pg_temp set jit = off as $$
 declare
@@ -752,8 +755,8 @@ begin
                     select h.job_id from flyball.message_plan h where h.recipient = r.recipient and h.state = 'held' offset 0
                 ) p))
             and (s.turn >= 0 or s.run_at > now())
-            and (s.run_at < now() + interval '3000 days' or not exists (
-                select from flyball.batch_message m where m.job_id = s.job_id and m.resumes_at is not null offset 0));
+            and not exists (
+                select from flyball.message_plan h where h.job_id = s.job_id and s.run_at > h.until + interval '1 minute' offset 0);
         get diagnostics more = row_count;
         moved := moved + more;
     end loop;
@@ -765,13 +768,14 @@ begin
         select m.job_id, s.priority
         from (select distinct unnest(recipients) as recipient) r
         cross join lateral (
-            select h.job_id from flyball.message_plan h where h.recipient = r.recipient and h.state = 'held' offset 0
+            select h.job_id, h.until from flyball.message_plan h where h.recipient = r.recipient and h.state = 'held' offset 0
         ) p
         cross join lateral (
             select q.priority from flyball.scheduled q where q.job_id = p.job_id and q.run_at >= now() + interval '3000 days' limit 1
         ) s
         cross join lateral (
-            select b.job_id from flyball.batch_message b where b.job_id = p.job_id and b.resumes_at is not null limit 1 for update skip locked
+            select b.job_id from flyball.batch_message b
+            where b.job_id = p.job_id and b.resumes_at <= p.until + interval '1 minute' limit 1 for update skip locked
         ) m
     )
     update flyball.batch_message m

@@ -278,6 +278,28 @@ async fn a_message_that_is_planned_anew_keeps_its_time_and_is_counted_once() {
 }
 
 #[tokio::test]
+async fn a_message_that_was_put_off_keeps_its_time_when_the_profile_changes() {
+    let gates = GatesFixture::new("").await;
+    gates.profile("ada", gates.quiet_today().await).await;
+    let message = json!({"recipient": "ada", "category": "billing"});
+    let (id, plan) = gates.planned(message).await;
+    let put_off = held(&plan).1 + jiff::SignedDuration::from_hours(48);
+    let sql = "select flyball.reschedule($1, $2)";
+    sqlx::query(sql)
+        .bind(id)
+        .bind(jiff_sqlx::ToSqlx::to_sqlx(put_off))
+        .execute(gates.fixture.database.pool())
+        .await
+        .unwrap();
+    let awake = json!({"addresses": {"sms": "+15550111"}});
+    gates.profile("ada", awake).await;
+    gates.gates.plan_due().await.unwrap();
+    assert_eq!(gates.fixture.state(id).await, State::Scheduled);
+    let waits = "select count(*) from flyball.scheduled where run_at > now() + interval '1 day'";
+    assert_eq!(gates.count(waits).await, 1);
+}
+
+#[tokio::test]
 async fn a_message_of_a_paused_batch_is_planned_anew_when_that_is_resumed() {
     let gates = GatesFixture::new("").await;
     gates.profile("ada", gates.quiet_today().await).await;
