@@ -765,6 +765,9 @@ begin
         update flyball.unique_holder as u set since = burst_start, expires_at = until
         where u.digest = digest and (u.since is distinct from burst_start or u.expires_at is distinct from until);
         select o.* into job from flyball.job o where o.id = job_id;
+        if flyball.needs_plan(job.kind, job.args) then
+            perform flyball.give_back_replaced(job);
+        end if;
         if job.lane_id <> lane and awaited is null and (due_at is null or due_at <= now()) then
             backlog := flyball.check_backlog(entry_point, throttle, key, lane, 1);
         end if;

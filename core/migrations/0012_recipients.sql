@@ -692,6 +692,36 @@ begin
     end loop;
 end $$;
 
+-- Gives back what the gates took for a message whose waiting job gets another one: its claim, so
+-- that an equal message is no duplicate of what never goes, and its places in the lists of sends.
+-- What may have arrived keeps its claim, and the slots of an attempt wait for the next one. SQL
+-- cannot read each address; its plan names the recipient as well, unless the message was to go at
+-- once.
+create function flyball.give_back_replaced(job flyball.job) returns void
+language plpgsql volatile set enable_seqscan = off set search_path = pg_catalog, pg_temp set jit = off as $$
+declare
+    channel constant text := job.args ->> 'channel';
+    person  constant text := coalesce(job.args ->> 'recipient', case when channel = 'inapp' then job.args ->> 'to' end);
+    keys    constant uuid[] := array[
+        (select p.recipient from flyball.message_plan p where p.job_id = job.id limit 1),
+        case when person is not null then flyball.recipient_key('subscriber', job.tenant, channel, person)
+            else (select flyball.recipient_key('address', job.tenant, channel, n)
+                  from flyball.normal_recipient(channel, job.args ->> 'to') as n where n is not null) end];
+    claims  constant bigint[] := array(
+        select distinct c.claim from unnest(keys) as k(key) cross join lateral flyball.claims_of(k.key, array[job.id]) as c(claim));
+begin
+    if claims <> '{}' and not exists (
+        select from flyball.delivery d where d.job_id = job.id and d.attempts @> '[{"outcome": "ambiguous"}]' offset 0)
+    then
+        -- The caller has locked other jobs, so it waits for no planner.
+        delete from flyball.dedup d
+        where d.claim = any(array(
+            select o.claim from flyball.dedup o
+            where o.claim = any (claims) and o.job_id = job.id and o.at_s >= 0 order by o.claim for update skip locked));
+    end if;
+    delete from flyball.cap_reservation r where r.recipient = any (keys) and r.job_id = job.id;
+end $$;
+
 -- === Planners ====================================================================================
 
 -- Takes messages out of the queue whose plan is due, at most `most`, the most urgent first, but
@@ -1221,7 +1251,7 @@ revoke execute on function flyball.recipient_tenant, flyball.recipient_id_proble
     flyball.profile_problems, flyball.check_profile, flyball.shown_recipient, flyball.put_recipients,
     flyball.set_recipient, flyball.recipient, flyball.put_recipient_defaults, flyball.set_recipient_defaults, flyball.recipient_problems,
     flyball.set_recipients, flyball.recipient_key, flyball.recipient_keys, flyball.is_quiet, flyball.quiet_end, flyball.list_key,
-    flyball.list_number, flyball.sender_cap, flyball.cap_next, flyball.cap_has_room, flyball.refuse_capped, flyball.take_unplanned,
-    flyball.replan, flyball.replan_created, flyball.replan_recipient, flyball.without_reasons, flyball.is_addressed_to, flyball.erased_name,
-    flyball.erase_messages, flyball.erase_claims, flyball.erase_recipient, flyball.delete_recipient, flyball.prune_recipients
+    flyball.list_number, flyball.sender_cap, flyball.cap_next, flyball.cap_has_room, flyball.refuse_capped,
+    flyball.give_back_replaced, flyball.take_unplanned, flyball.replan, flyball.replan_created, flyball.replan_recipient,
+    flyball.without_reasons, flyball.is_addressed_to, flyball.erased_name, flyball.erase_messages, flyball.erase_claims, flyball.erase_recipient, flyball.delete_recipient, flyball.prune_recipients
 from public;

@@ -277,6 +277,36 @@ async fn a_message_that_is_planned_anew_keeps_its_time_and_is_counted_once() {
     assert_eq!(gates.count(counted).await, 1);
 }
 
+/// A message that takes the place of a waiting one has its number.
+#[tokio::test]
+async fn a_message_that_was_replaced_makes_no_other_a_duplicate() {
+    let gates = GatesFixture::new("").await;
+    gates.profile("ada", gates.quiet_today().await).await;
+    let status = |state: &str| {
+        json!({
+            "channel": "sms", "recipient": "ada", "category": "billing", "template_id": "status",
+            "template": "It is {{ state }}.", "data": {"state": state}, "body": null,
+        })
+    };
+    let replaces = async |state: &str| {
+        let job = sqlx::query_scalar(
+            "select e.job_id from flyball.enqueue('notification', $1, throttle => 'own', unique_key => 'status', replace => true) e",
+        );
+        let job = job.bind(status(state));
+        let id: i64 = job.fetch_one(gates.fixture.database.pool()).await.unwrap();
+        id
+    };
+    let id = replaces("down").await;
+    assert_eq!(held(&gates.plan(id).await).0, MessageGate::QuietHours);
+    assert_eq!(replaces("up").await, id);
+    assert_eq!(held(&gates.plan(id).await).0, MessageGate::QuietHours);
+
+    let (_, down) = gates.planned(status("down")).await;
+    assert_eq!(held(&down).0, MessageGate::QuietHours);
+    let (_, up) = gates.planned(status("up")).await;
+    assert_eq!(reason(&up), UnsentReason::Duplicate);
+}
+
 #[tokio::test]
 async fn a_message_that_was_put_off_keeps_its_time_when_the_profile_changes() {
     let gates = GatesFixture::new("").await;
