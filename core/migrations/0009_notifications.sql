@@ -461,7 +461,8 @@ begin
             'html', case when j.args ->> 'channel' = 'email' then d.texts -> 'html' end)) as template
         from digests d
         cross join lateral (select * from flyball.job where job.id = d.job_id limit 1) j
-        where j.args ? 'template'
+        -- That of a webhook is the same for all texts.
+        where j.args ? 'template' and j.args ->> 'channel' <> 'webhook'
     )
     update flyball.job j
     set args = jsonb_set(j.args, '{template}', (select jsonb_object_agg(p.id, p.template) from present p) -> j.id::text)

@@ -12,6 +12,9 @@ use crate::cron::Expression;
 /// The type of digest of messages that were held in quiet hours.
 pub const COALESCED: &str = "while-you-were-away";
 
+/// The body of a digest to a webhook, whose driver takes nothing but JSON.
+const WEBHOOK_BODY: &str = r#"{"items": {{ items|tojson }}, "totalCount": {{ totalCount }}, "hasMore": {{ hasMore|tojson }} }"#;
+
 /// The time during which a digest is open.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DigestWindow {
@@ -117,9 +120,11 @@ impl Default for DigestTexts {
     fn default() -> Self {
         Self {
             subject: "{{ totalCount }} updates".to_owned(),
-            // A value that is not there is an error in a template, also in a condition.
-            body: "{{ totalCount }} updates{% for item in items %}\n- {{ item.text if item.text is defined else \
-                item.title if item.title is defined else item }}{% endfor %}"
+            // A value that is not there is an error in a template, also in a condition. A text
+            // message and a push have room for some lines.
+            body: "{{ totalCount }} updates{% for item in items %}{% if loop.index <= 10 %}\n- {{ \
+                item.text if item.text is defined else item.title if item.title is defined else item \
+                }}{% endif %}{% endfor %}{% if hasMore or items|length > 10 %}\n...{% endif %}"
                 .to_owned(),
             html: None,
         }
@@ -127,9 +132,12 @@ impl Default for DigestTexts {
 }
 
 impl DigestTexts {
-    /// Returns the template of a message of a channel. The SQL function `flyball.record_requeued`
-    /// makes the same.
+    /// Returns the template of a message of a channel: the texts, and for a webhook the data as
+    /// JSON. The SQL function `flyball.record_requeued` makes the same.
     pub fn template(&self, channel: &str) -> Value {
+        if channel == "webhook" {
+            return json!({"body": WEBHOOK_BODY});
+        }
         let mut template = json!({"body": self.body});
         if matches!(channel, "email" | "push" | "inapp") {
             template["subject"] = self.subject.clone().into();

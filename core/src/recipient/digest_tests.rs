@@ -328,3 +328,36 @@ fn the_rest_behind_a_part_is_treated_as_all_items_would_have_been() {
         assert_eq!(kind.goes_alone(rest), kind.goes_alone(total), "{total}");
     }
 }
+
+fn filled(channel: &str, data: &Value) -> String {
+    let template = DigestTexts::default().template(channel);
+    let body = template["body"].as_str().unwrap();
+    crate::outbound::template::render(body, data, || false).unwrap()
+}
+
+#[test]
+fn a_digest_to_a_webhook_is_json() {
+    let data = json!({"items": [{"text": "a \"b\""}, {"n": 1}], "totalCount": 3, "hasMore": true});
+    let sent: Value = serde_json::from_str(&filled("webhook", &data)).unwrap();
+    assert_eq!(sent, data);
+}
+
+#[test]
+fn usual_texts_show_ten_items_because_a_text_message_is_short() {
+    let data = |count: usize, more: bool| {
+        let items: Vec<Value> = (1..=count)
+            .map(|n| json!({"text": format!("item {n}")}))
+            .collect();
+        json!({"items": items, "totalCount": 60, "hasMore": more})
+    };
+    let lines = |count, more| {
+        let text = filled("sms", &data(count, more));
+        text.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(lines(2, false), ["60 updates", "- item 1", "- item 2"]);
+    assert_eq!(lines(1, true), ["60 updates", "- item 1", "..."]);
+    let most = lines(10, false);
+    assert_eq!((most.len(), most[10].as_str()), (11, "- item 10"));
+    let beyond = lines(50, false);
+    assert_eq!((beyond.len(), beyond[11].as_str()), (12, "..."));
+}
