@@ -27,6 +27,12 @@ fn reason(plan: &MessagePlan) -> UnsentReason {
     }
 }
 
+/// Puts a message off beyond all that holds it.
+async fn put_off(gates: &GatesFixture, id: i64) {
+    let later = sqlx::query("select flyball.reschedule($1, now() + interval '9 days')").bind(id);
+    later.execute(gates.fixture.database.pool()).await.unwrap();
+}
+
 const NEWS: &str =
     "[categories.news]\nvalid_for_s = 2592000\ncaps.sms = { per_day = \"1 per 24h\" }\n";
 
@@ -313,20 +319,39 @@ async fn a_message_that_was_put_off_keeps_its_time_when_the_profile_changes() {
     gates.profile("ada", gates.quiet_today().await).await;
     let message = json!({"recipient": "ada", "category": "billing"});
     let (id, plan) = gates.planned(message).await;
-    let put_off = held(&plan).1 + jiff::SignedDuration::from_hours(48);
-    let sql = "select flyball.reschedule($1, $2)";
-    sqlx::query(sql)
-        .bind(id)
-        .bind(jiff_sqlx::ToSqlx::to_sqlx(put_off))
-        .execute(gates.fixture.database.pool())
-        .await
-        .unwrap();
+    assert_eq!(held(&plan).0, MessageGate::QuietHours);
+    put_off(&gates, id).await;
     let awake = json!({"addresses": {"sms": "+15550111"}});
     gates.profile("ada", awake).await;
     gates.gates.plan_due().await.unwrap();
     assert_eq!(gates.fixture.state(id).await, State::Scheduled);
     let waits = "select count(*) from flyball.scheduled where run_at > now() + interval '1 day'";
     assert_eq!(gates.count(waits).await, 1);
+}
+
+#[tokio::test]
+async fn a_message_that_was_put_off_does_not_wake_with_the_others() {
+    let rules = "[digests.while-you-were-away]\ntemplate = \"away\"\ncategory = \"transactional\"\nwindow_s = 60\n\
+                 [categories.product]\nquiet = \"digest_on_wake\"\n";
+    let gates = GatesFixture::new(rules).await;
+    gates.profile("ada", gates.quiet_today().await).await;
+    let mut ids = Vec::new();
+    for n in 0..4 {
+        let message =
+            json!({"recipient": "ada", "category": "product", "dedup_key": n.to_string()});
+        let (id, plan) = gates.planned(message).await;
+        assert_eq!(held(&plan).0, MessageGate::QuietHours);
+        ids.push(id);
+    }
+    put_off(&gates, ids[3]).await;
+    let awake = json!({"addresses": {"sms": "+15550111"}});
+    gates.profile("ada", awake).await;
+    gates.gates.plan_due().await.unwrap();
+    gates.close().await;
+    let closed = gates.closed().await;
+    assert_eq!(closed.len(), 1);
+    assert_eq!(closed[0]["data"]["totalCount"], json!(3));
+    assert_eq!(gates.fixture.state(ids[3]).await, State::Scheduled);
 }
 
 #[tokio::test]

@@ -82,20 +82,25 @@ returning ",
     taken!()
 );
 
-// Messages that were held in quiet hours, of the recipients and categories of those that wake, if they
-// are enough for one digest: the release gives each a place of its own. Fewer keep their times. Those
-// that wake have no row in the queue any more. The limit leaves groups out, and cuts the last at most.
+// Messages that were held in quiet hours, of the recipients and categories of those that wake, if
+// they are enough for one digest: the release gives each a place of its own. Fewer keep their
+// times, and so does one that somebody put off beyond the end of its hold. Those that wake have no
+// row in the queue any more. The limit leaves groups out, and cuts the last at most.
 pub(super) const TAKE_SIBLINGS: &str = concat!(
     "
 with asleep as materialized (
     select p.job_id, w.recipient, w.category, w.messages + count(*) over (partition by w.recipient, w.category) as messages
     from unnest($1::text[]::uuid[], $2::text[], $3::bigint[]) as w(recipient, category, messages)
     cross join lateral (
-        select h.job_id from flyball.message_plan h
+        select h.job_id, h.until from flyball.message_plan h
         where h.recipient = w.recipient and h.state = 'held' and h.coalesces
         offset 0
     ) p
-    cross join lateral (select h.job_id from flyball.scheduled h where h.job_id = p.job_id and coalesce(h.turn between -4 and -1, false) limit 1) s
+    cross join lateral (
+        select h.job_id from flyball.scheduled h
+        where h.job_id = p.job_id and coalesce(h.turn between -4 and -1 and h.run_at <= p.until + interval '1 minute', false)
+        limit 1
+    ) s
     cross join lateral (select h.args from flyball.job h where h.id = p.job_id limit 1) j
     where coalesce(j.args ->> 'category', $4) = w.category
 ),
