@@ -183,49 +183,62 @@ begin
     update flyball.batch b
     set state = 'paused', paused_by_operators = pause_batch.tenant is null, updated_at = now()
     where b.id = batch_id;
-    with members as materialized (
-        select j.* from flyball.batch_jobs(batch_id) j
-    ),
-    was_ready as (
-        delete from flyball.ready
-        where ctid = any(array(
-            select r.tid
-            from members j
-            cross join lateral (
-                select q.ctid as tid from flyball.ready q
-                where q.lane_id in (j.lane_id, j.admission_lane) and q.priority = j.priority and q.job_id = j.job_id
-                limit 1 for update skip locked
-            ) r
-        ))
-        returning *
-    ),
-    was_scheduled as (
-        delete from flyball.scheduled
-        where ctid = any(array(
-            select s.ctid from flyball.scheduled s where s.job_id = any(array(select j.job_id from members j))
-            order by s.job_id for update skip locked
-        ))
-        returning *
-    ),
-    removed as materialized (
-        select r.job_id, r.lane_id, r.priority, r.attempt, r.cost, false as retry, r.holds_unique, now() as run_at, null::smallint as turn
-        from was_ready r
-        union all
-        select s.job_id, s.lane_id, s.priority, s.attempt, s.cost, s.retry, s.holds_unique, s.run_at, s.turn from was_scheduled s
-    ),
-    waiting as materialized (
-        select w.job_id, w.lane_id from flyball.await_admission(array(select t.job_id from removed t where t.attempt = 0 and not t.retry)) w
-    ),
-    noted as (
-        -- Each has its row.
-        insert into flyball.batch_message (job_id, batch_id, resumes_at, resumes_turn)
-        select t.job_id, batch_id, t.run_at, t.turn from removed t
-        on conflict on constraint batch_message_pkey do update set resumes_at = excluded.resumes_at, resumes_turn = excluded.resumes_turn
-    )
-    insert into flyball.scheduled (job_id, run_at, lane_id, priority, attempt, cost, retry, holds_unique)
-    select t.job_id, now() + interval '3650 days', coalesce(w.lane_id, t.lane_id), t.priority, t.attempt, t.cost, t.retry, t.holds_unique
-    from removed t
-    left join waiting w on w.job_id = t.job_id;
+    -- A planner has all messages of a batch for a while that was enqueued just now, and others may be
+    -- on their way from one lane to another. So look again until each is put aside or runs.
+    for look in 1..100 loop
+        with members as materialized (
+            select j.* from flyball.batch_jobs(batch_id) j
+        ),
+        was_ready as (
+            delete from flyball.ready
+            where ctid = any(array(
+                select r.tid
+                from members j
+                cross join lateral (
+                    select q.ctid as tid from flyball.ready q
+                    where q.lane_id in (j.lane_id, j.admission_lane) and q.priority = j.priority and q.job_id = j.job_id
+                    limit 1 for update skip locked
+                ) r
+            ))
+            returning *
+        ),
+        was_scheduled as (
+            delete from flyball.scheduled
+            where ctid = any(array(
+                select s.ctid from flyball.scheduled s
+                where s.job_id = any(array(select j.job_id from members j)) and coalesce(s.run_at < now() + interval '3000 days', false)
+                order by s.job_id for update skip locked
+            ))
+            returning *
+        ),
+        removed as materialized (
+            select r.job_id, r.lane_id, r.priority, r.attempt, r.cost, false as retry, r.holds_unique, now() as run_at, null::smallint as turn
+            from was_ready r
+            union all
+            select s.job_id, s.lane_id, s.priority, s.attempt, s.cost, s.retry, s.holds_unique, s.run_at, s.turn from was_scheduled s
+        ),
+        waiting as materialized (
+            select w.job_id, w.lane_id from flyball.await_admission(array(select t.job_id from removed t where t.attempt = 0 and not t.retry)) w
+        ),
+        noted as (
+            -- Each has its row.
+            insert into flyball.batch_message (job_id, batch_id, resumes_at, resumes_turn)
+            select t.job_id, batch_id, t.run_at, t.turn from removed t
+            on conflict on constraint batch_message_pkey do update set resumes_at = excluded.resumes_at, resumes_turn = excluded.resumes_turn
+        )
+        insert into flyball.scheduled (job_id, run_at, lane_id, priority, attempt, cost, retry, holds_unique)
+        select t.job_id, now() + interval '3650 days', coalesce(w.lane_id, t.lane_id), t.priority, t.attempt, t.cost, t.retry, t.holds_unique
+        from removed t
+        left join waiting w on w.job_id = t.job_id;
+        exit when not exists (
+            select from flyball.batch_jobs(batch_id) j
+            where exists (
+                    select from flyball.ready r
+                    where r.lane_id in (j.lane_id, j.admission_lane) and r.priority = j.priority and r.job_id = j.job_id)
+                or exists (
+                    select from flyball.scheduled s where s.job_id = j.job_id and coalesce(s.run_at < now() + interval '3000 days', false)));
+        perform pg_sleep(0.01);
+    end loop;
     perform flyball.write_audit(null, flyball.audit_actor(pause_batch.by), 'batch.pause', batch_id::text,
         jsonb_build_object('state', found_state), jsonb_build_object('state', 'paused'), pause_batch.why);
     return 'paused';

@@ -33,6 +33,29 @@ async fn put_off(gates: &GatesFixture, id: i64) {
     later.execute(gates.fixture.database.pool()).await.unwrap();
 }
 
+/// Makes a batch of a message.
+async fn batch_of(gates: &GatesFixture, id: i64) -> i64 {
+    let made = sqlx::query_scalar(
+        "with made as (
+            insert into flyball.batch (tenant, module, state, pool, priority, recipients, messages)
+            values ('', '', 'running', 'own', 2, 1, '[]') returning id
+         )
+         insert into flyball.batch_message (job_id, batch_id) select $1, id from made
+         returning batch_id",
+    );
+    let made = made.bind(id).fetch_one(gates.fixture.database.pool());
+    made.await.unwrap()
+}
+
+const PAUSE: &str = "select flyball.pause_batch(null, $1)";
+
+/// Pauses or resumes a batch, and returns its state.
+async fn turned(gates: &GatesFixture, statement: &'static str, batch: i64) -> String {
+    let state = sqlx::query_scalar(statement).bind(batch);
+    let state = state.fetch_one(gates.fixture.database.pool());
+    state.await.unwrap()
+}
+
 const NEWS: &str =
     "[categories.news]\nvalid_for_s = 2592000\ncaps.sms = { per_day = \"1 per 24h\" }\n";
 
@@ -355,40 +378,45 @@ async fn a_message_that_was_put_off_does_not_wake_with_the_others() {
 }
 
 #[tokio::test]
+async fn a_pause_puts_aside_what_a_planner_has() {
+    let gates = GatesFixture::new("").await;
+    let id = gates.send(json!({"category": "billing"})).await;
+    let batch = batch_of(&gates, id).await;
+    let mut planner = gates.fixture.database.pool().begin().await.unwrap();
+    let takes = "with taken as (delete from flyball.scheduled returning *)
+        insert into flyball.ready (lane_id, priority, job_id, attempt, cost, holds_unique)
+        select lane_id, priority, job_id, attempt, cost, holds_unique from taken";
+    sqlx::query(takes).execute(&mut *planner).await.unwrap();
+    let plans = async {
+        // Real time: the pause looks at the messages meanwhile.
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        planner.commit().await.unwrap();
+    };
+    let (paused, ()) = tokio::join!(turned(&gates, PAUSE, batch), plans);
+    assert_eq!(paused, "paused");
+    assert_eq!(gates.fixture.state(id).await, State::Scheduled);
+    let aside =
+        "select count(*) from flyball.scheduled where run_at > now() + interval '3000 days'";
+    assert_eq!(gates.count(aside).await, 1);
+}
+
+#[tokio::test]
 async fn a_message_of_a_paused_batch_is_planned_anew_when_that_is_resumed() {
     let gates = GatesFixture::new("").await;
     gates.profile("ada", gates.quiet_today().await).await;
     let message = json!({"recipient": "ada", "category": "billing"});
     let (id, plan) = gates.planned(message).await;
     assert_eq!(held(&plan).0, MessageGate::QuietHours);
-    let pool = gates.fixture.database.pool();
-    let batch: i64 = sqlx::query_scalar(
-        "with made as (
-            insert into flyball.batch (tenant, module, state, pool, priority, recipients, messages)
-            values ('', '', 'running', 'own', 2, 1, '[]') returning id
-         )
-         insert into flyball.batch_message (job_id, batch_id) select $1, id from made
-         returning batch_id",
-    )
-    .bind(id)
-    .fetch_one(pool)
-    .await
-    .unwrap();
-    let turned = async |statement: &'static str| {
-        let state = sqlx::query_scalar(statement).bind(batch).fetch_one(pool);
-        let state: String = state.await.unwrap();
-        state
-    };
-    let paused = turned("select flyball.pause_batch(null, $1)").await;
-    assert_eq!(paused, "paused");
+    let batch = batch_of(&gates, id).await;
+    assert_eq!(turned(&gates, PAUSE, batch).await, "paused");
 
     let awake = json!({"addresses": {"sms": "+15550111"}});
     gates.profile("ada", awake).await;
     gates.gates.plan_due().await.unwrap();
     assert_eq!(gates.fixture.state(id).await, State::Scheduled);
 
-    let resumed = turned("select flyball.resume_batch(null, $1)").await;
-    assert_eq!(resumed, "running");
+    let resume = "select flyball.resume_batch(null, $1)";
+    assert_eq!(turned(&gates, resume, batch).await, "running");
     gates.gates.plan_due().await.unwrap();
     assert_eq!(gates.fixture.state(id).await, State::Ready);
 }
