@@ -23,6 +23,7 @@ use tokio::time::Instant;
 use tower_service::Service;
 
 use super::lines::{Lines, PushEffect};
+use crate::outbound::request::STATUS_BODY_TIMEOUT;
 
 /// The timeout for connecting.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -310,7 +311,8 @@ impl Stream {
             Err(error) => return Err(self.failure(&error)),
         };
         let (head, body) = answer.into_parts();
-        // The head decides the outcome, so a truncated body is acceptable.
+        // The head decides the outcome, so a truncated body is acceptable, and a slow one does not
+        // make a push that was accepted one of unknown outcome.
         Ok(http::Response::from_parts(head, read(body).await))
     }
 
@@ -358,9 +360,11 @@ impl Drop for Stream {
     }
 }
 
+/// Reads the body of an answer, as much as comes soon.
 async fn read(mut body: Incoming) -> Bytes {
+    let until = Instant::now() + STATUS_BODY_TIMEOUT;
     let mut bytes = Vec::new();
-    while let Some(Ok(frame)) = body.frame().await {
+    while let Ok(Some(Ok(frame))) = tokio::time::timeout_at(until, body.frame()).await {
         let Ok(chunk) = frame.into_data() else {
             continue;
         };

@@ -211,6 +211,11 @@ async fn answer(
         .header("apns-id", "apple-1")
         .body(())
         .unwrap();
+    if kind == "stalled" {
+        // The stream stays open as long as it is held.
+        let _stream = respond.send_response(head, false);
+        return gate.acquire().await.unwrap().forget();
+    }
     if let Ok(mut stream) = respond.send_response(head, status == 200) {
         let _ = stream.send_data(Bytes::from(json!({ "reason": reason }).to_string()), true);
     }
@@ -240,6 +245,13 @@ async fn all_accepted(answers: Vec<tokio::task::JoinHandle<ProviderResponse>>) {
         let answer = answer.unwrap();
         assert_eq!(class_of(&answer.sent), Class::Accepted, "{answer:?}");
     }
+}
+
+#[tokio::test]
+async fn a_push_is_accepted_by_the_head_of_the_answer_however_slow_its_body_is() {
+    let server = ApnsTestServer::start().await;
+    let answer = push(&server.driver("10"), "stalled", 0).await;
+    assert_eq!(class_of(&answer.sent), Class::Accepted, "{answer:?}");
 }
 
 #[tokio::test]
