@@ -410,6 +410,11 @@ begin
         duplicate := true;
         return;
     end if;
+    -- A message that a schedule repeats is no duplicate of the one before.
+    if flyball.needs_plan(c.kind, c.args) and c.args ->> 'dedup_key' is null then
+        c.args := c.args || jsonb_build_object('dedup_key',
+            format('cron %s %s', md5(name), extract(epoch from coalesce(at, clock_timestamp()))));
+    end if;
     select e.job_id, e.duplicate into job_id, duplicate
     from flyball.enqueue_rows_as('cron', true, array[c.kind], array[c.args], array[c.throttle], array[c.key], array[c.priority::int],
         array[at], array[c.max_attempts::int],

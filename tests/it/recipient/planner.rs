@@ -5,7 +5,7 @@ use flyball::recipient::gate::{MessageGate, UnsentReason};
 use flyball::recipient::gates::MessagePlan;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::fixture::GatesFixture;
 
@@ -334,6 +334,32 @@ async fn a_message_that_was_replaced_makes_no_other_a_duplicate() {
     assert_eq!(held(&down).0, MessageGate::QuietHours);
     let (_, up) = gates.planned(status("up")).await;
     assert_eq!(reason(&up), UnsentReason::Duplicate);
+}
+
+#[tokio::test]
+async fn a_message_that_a_schedule_repeats_is_no_duplicate() {
+    let gates = GatesFixture::new("").await;
+    let pool = gates.fixture.database.pool();
+    let plans = async |name: &str, args: Value| {
+        let sql = "select flyball.schedule($1, '@daily', 'notification', $2, throttle => 'own', overlap => 'allow')";
+        let made = sqlx::query(sql).bind(name).bind(args);
+        made.execute(pool).await.unwrap();
+        let mut plans = Vec::new();
+        for _ in 0..2 {
+            let run = sqlx::query_scalar("select r.job_id from flyball.run_schedule($1) r");
+            let id: i64 = run.bind(name).fetch_one(pool).await.unwrap();
+            plans.push(gates.plan(id).await);
+        }
+        plans
+    };
+    let mut message =
+        json!({"channel": "sms", "to": "+15550100", "category": "billing", "body": "x"});
+    let sent = plans("reminder", message.clone()).await;
+    assert_eq!(sent, [MessagePlan::Send, MessagePlan::Send]);
+    (message["to"], message["dedup_key"]) = (json!("+15550101"), json!("once"));
+    let sent = plans("once", message).await;
+    assert_eq!(sent[0], MessagePlan::Send);
+    assert_eq!(reason(&sent[1]), UnsentReason::Duplicate);
 }
 
 #[tokio::test]
