@@ -420,19 +420,23 @@ language sql immutable parallel safe
 return case when length(split_part(text, E'\n', 1)) > 200 then left(split_part(text, E'\n', 1), 200) || '…'
     else split_part(text, E'\n', 1) end;
 
--- A value without the secrets that are marked in it, at any depth.
-create function flyball.without_secrets(value jsonb) returns jsonb
+-- A value without the secrets that are marked in it, at any depth. What is deeper than the 127
+-- levels that a worker reads is hidden whole if it has one: each level takes some of the stack, and
+-- a search reads the arguments of every job.
+create function flyball.without_secrets(value jsonb, level int default 1) returns jsonb
 language plpgsql immutable parallel safe as $$
 begin
     -- Most values have none, and LIKE knows it sooner than a regular expression.
     if value::text not like all (array['%"$secret"%', '%"$encrypted"%']) then
         return value;
+    elsif level > 127 then
+        return '"[secret]"';
     elsif jsonb_typeof(value) = 'object' then
         return case when value ?| array['$secret', '$encrypted'] then '"[secret]"'::jsonb else (
-            select jsonb_object_agg(f.key, flyball.without_secrets(f.value)) from jsonb_each(value) f) end;
+            select jsonb_object_agg(f.key, flyball.without_secrets(f.value, level + 1)) from jsonb_each(value) f) end;
     elsif jsonb_typeof(value) = 'array' then
         return (
-            select jsonb_agg(flyball.without_secrets(e.value) order by e.n)
+            select jsonb_agg(flyball.without_secrets(e.value, level + 1) order by e.n)
             from jsonb_array_elements(value) with ordinality as e(value, n));
     end if;
     return value;

@@ -314,6 +314,33 @@ async fn no_filter_tells_a_password_in_any_form_of_a_url_nor_a_secret_that_is_ma
 }
 
 #[tokio::test]
+async fn arguments_too_deep_for_any_worker_hide_no_other_job_from_a_search() {
+    let (_database, queue) = queue().await;
+    let mut jobs = Vec::new();
+    for levels in [1, 100, 3000] {
+        let (open, close) = ("[".repeat(levels), "]".repeat(levels));
+        let args = format!(r#"{{"order": 7, "in": {open}{{"$secret": "guess"}}{close}}}"#);
+        let enqueued =
+            sqlx::query_scalar("select job_id from flyball.enqueue('http', $1::text::jsonb)");
+        let id: i64 = enqueued.bind(args).fetch_one(&queue.pool).await.unwrap();
+        jobs.insert(0, id);
+    }
+
+    let by_args = found(&queue, &by(args(json!({"order": 7})))).await;
+    assert_eq!(by_args, jobs);
+    let by_path = found(&queue, &by(path("$.order == 7"))).await;
+    assert_eq!(by_path, jobs);
+    for id in jobs {
+        let shown: String = sqlx::query_scalar("select flyball.show_job($1)::text")
+            .bind(id)
+            .fetch_one(&queue.pool)
+            .await
+            .unwrap();
+        assert!(shown.contains("[secret]") && !shown.contains("guess"));
+    }
+}
+
+#[tokio::test]
 async fn a_filter_that_is_wrong_is_refused_by_its_name() {
     let (_database, queue) = queue().await;
     let cases = [
