@@ -1672,8 +1672,8 @@ language sql volatile as $$
     from (
         select array_agg(f.kind order by a.n) as kinds, array_agg(coalesce(a.j -> 'args', '{}') order by a.n) as args,
             array_agg(coalesce(f.throttle, 'default') order by a.n) as throttles, array_agg(coalesce(f.key, '') order by a.n) as keys,
-            array_agg(coalesce(f.priority, 1) order by a.n) as priorities, array_agg(f.run_at order by a.n) as run_ats,
-            array_agg(coalesce(f.max_attempts, 10) order by a.n) as max_attempts, array_agg(f.unique_key order by a.n) as unique_keys,
+            array_agg(coalesce(f.priority::int, 1) order by a.n) as priorities, array_agg(f.run_at order by a.n) as run_ats,
+            array_agg(coalesce(f.max_attempts::int, 10) order by a.n) as max_attempts, array_agg(f.unique_key order by a.n) as unique_keys,
             array_agg(flyball.seconds_of(f.unique_for) order by a.n) as unique_fors, array_agg(coalesce(f.cost, 1) order by a.n) as costs,
             array_agg(f.traceparent order by a.n) as traceparents, array_agg(flyball.seconds_of(f.timeout) order by a.n) as timeouts,
             array_agg(flyball.seconds_of(f.debounce) order by a.n) as debounces,
@@ -1681,8 +1681,8 @@ language sql volatile as $$
             array_agg(coalesce(f.replace, false) order by a.n) as replaces, array_agg(enqueue_json_as.group_id) as groups,
             array_agg(flyball.options_of(a.j) order by a.n) as options
         from jsonb_array_elements(enqueue_json_as.jobs) with ordinality as a(j, n)
-        cross join lateral jsonb_to_record(a.j) as f(kind text, throttle text, key text, priority int,
-            run_at timestamptz, max_attempts int, unique_key text, unique_for jsonb, cost float8, traceparent text,
+        cross join lateral jsonb_to_record(a.j) as f(kind text, throttle text, key text, priority numeric,
+            run_at timestamptz, max_attempts numeric, unique_key text, unique_for jsonb, cost float8, traceparent text,
             timeout jsonb, debounce jsonb, debounce_max jsonb, replace boolean)
         having count(*) > 0
     ) c

@@ -2,7 +2,7 @@
 
 use flyball::jobs::{Client, GroupFilter, GroupState, NewGroup};
 use serde_json::{Value, json};
-use sqlx::{AssertSqlSafe, Executor};
+use sqlx::{AssertSqlSafe, Executor, Row};
 
 use super::fixture::{enqueue_one, http, queue};
 use super::permissions::RolesFixture;
@@ -304,4 +304,24 @@ async fn a_callback_whose_arguments_cannot_be_read_hides_no_group() {
         let shown = queue.group(listed[2].id, None).await.unwrap();
         assert_eq!(shown.as_ref(), Some(&listed[2]));
     }
+}
+
+#[tokio::test]
+async fn a_callback_may_write_its_whole_numbers_with_zeros_behind_the_point() {
+    let (database, queue) = queue().await;
+    sqlx::query("select flyball.create_group($1::text::jsonb, jobs => '[]')")
+        .bind(r#"{"kind": "http", "priority": 2.0, "max_attempts": 5.00}"#)
+        .execute(database.pool())
+        .await
+        .unwrap();
+
+    let callback = sqlx::query(
+        "select j.priority, j.max_attempts from flyball.job_group g join flyball.job j on j.id = g.callback_job_id",
+    )
+    .fetch_one(&queue.pool)
+    .await
+    .unwrap();
+
+    let numbers: (i16, i16) = (callback.get("priority"), callback.get("max_attempts"));
+    assert_eq!(numbers, (2, 5));
 }
