@@ -84,8 +84,8 @@ return (
 -- callback that is refused, for instance by a full lane, is tried again, and so is one whose unique
 -- key another job holds: that job is not the callback, and may have run before the group has ended.
 -- An open transaction that has locked what the callback needs, such as its unique key, puts the end
--- of this group off, and of no other.
-create function flyball.settle_group(group_id bigint) returns boolean
+-- of this group off, and of no other: the lock is waited for no longer than the patience.
+create function flyball.settle_group(group_id bigint, patience text default '100ms') returns boolean
 language plpgsql as $$
 #variable_conflict use_variable
 declare
@@ -114,7 +114,7 @@ begin
     end if;
     begin
         if g.callback is not null then
-            perform set_config('lock_timeout', '100ms', true);
+            perform set_config('lock_timeout', patience, true);
             select e.job_id, e.duplicate and not e.replaced as is_taken into enqueued
             from flyball.enqueue_json_as(g.owner, g.module,
                 jsonb_build_array(flyball.callback_with(g.callback, flyball.group_counts(g)))) e;
@@ -146,6 +146,10 @@ end $$;
 -- returns how many groups ended, whether there may be more to do, and the number of calls. Groups
 -- that another transaction holds are left to it, or to the next call; they do not count towards
 -- `most`, and neither do the changes of one group.
+--
+-- One open transaction may hold what the callbacks of any number of groups need. So a call that has
+-- waited for one has less patience with the next, and after half a second it leaves the rest to the
+-- next call: what it has done is committed, and webhooks are called, meanwhile.
 create function flyball.settle_groups(most int default 100, out ended int, out more boolean, out calls int)
 language plpgsql volatile as $$
 #variable_conflict use_variable
@@ -153,6 +157,8 @@ declare
     found_groups bigint[];
     tried_again  bigint[];
     one          bigint;
+    begun        constant timestamptz := clock_timestamp();
+    is_late      boolean := false;
 begin
     ended := 0;
     found_groups := array(
@@ -180,11 +186,13 @@ begin
         for no key update skip locked
     );
     foreach one in array found_groups || tried_again loop
-        if flyball.settle_group(one) then
+        is_late := clock_timestamp() > begun + interval '0.5 seconds';
+        exit when is_late;
+        if flyball.settle_group(one, case when clock_timestamp() > begun + interval '0.1 seconds' then '10ms' else '100ms' end) then
             ended := ended + 1;
         end if;
     end loop;
-    select e.enqueued, e.more or cardinality(found_groups) = most into calls, more from flyball.enqueue_calls() e;
+    select e.enqueued, e.more or is_late or cardinality(found_groups) = most into calls, more from flyball.enqueue_calls() e;
 end $$;
 
 -- === Create and seal =============================================================================

@@ -169,6 +169,52 @@ async fn a_callback_whose_key_an_open_transaction_has_puts_off_the_end_of_its_gr
 }
 
 #[tokio::test]
+async fn callbacks_that_all_need_one_locked_key_do_not_hold_up_the_end_of_others() {
+    let (database, queue) = queue().await;
+    let free: i64 = sqlx::query_scalar("select group_id from flyball.create_group()")
+        .fetch_one(database.pool())
+        .await
+        .unwrap();
+    database
+        .pool()
+        .execute(
+            "select count(g.group_id) from generate_series(1, 150) n
+             cross join lateral flyball.create_group('{\"kind\": \"http\", \"unique_key\": \"then\"}', n::text) g;
+             update flyball.job_group set sealed_at = now(), retry_at = case when callback is not null then now() end",
+        )
+        .await
+        .unwrap();
+    sqlx::query("insert into flyball.group_change (group_id) values ($1)")
+        .bind(free)
+        .execute(&queue.pool)
+        .await
+        .unwrap();
+    let mut open = database.pool().begin().await.unwrap();
+    open.execute("select flyball.enqueue('http', unique_key => 'then')")
+        .await
+        .unwrap();
+
+    let settled = sqlx::query("select ended, more from flyball.settle_groups()")
+        .fetch_one(&queue.pool)
+        .await
+        .unwrap();
+
+    let settled: (i32, bool) = (settled.get("ended"), settled.get("more"));
+    assert_eq!(settled, (1, true));
+    let refused: i64 = sqlx::query_scalar(
+        "select count(*) from flyball.job_group where callback_problem is not null",
+    )
+    .fetch_one(&queue.pool)
+    .await
+    .unwrap();
+    assert!(
+        (1..100).contains(&refused),
+        "{refused} were tried in one call"
+    );
+    open.rollback().await.unwrap();
+}
+
+#[tokio::test]
 async fn what_a_sweep_finds_locked_is_left_and_the_rest_is_swept() {
     let (database, queue) = queue().await;
     queue
