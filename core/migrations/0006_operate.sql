@@ -749,11 +749,12 @@ begin
     end if;
 end $$;
 
--- Cancels jobs wherever they are: those that wait end, and those that run are asked to stop.
--- Returns the ids of the ones that ended, and how many were asked. A job may be on its way from one
--- place to another, and one that is locked, such as one that a producer replaces, is left at a
--- look; so the caller looks again.
-create function flyball.cancel_live(jobs bigint[], out cancelled_jobs bigint[], out requested bigint)
+-- Cancels jobs wherever they are: those that wait end, and those that run are asked to stop, unless
+-- only waiting ones are meant. Returns the ids of the ones that ended, and how many were asked. A
+-- job may be on its way from one place to another, and one that is locked, such as one that a
+-- producer replaces, is left at a look; so the caller looks again.
+create function flyball.cancel_live(jobs bigint[], asks_running boolean default true,
+    out cancelled_jobs bigint[], out requested bigint)
 language plpgsql volatile set enable_seqscan = off set search_path = pg_catalog, pg_temp set jit = off as $$
 #variable_conflict use_variable
 begin
@@ -797,6 +798,7 @@ begin
     cancel_requests as (
         insert into flyball.cancel (job_id)
         select l.job_id from members j cross join lateral (select h.job_id from flyball.lease h where h.job_id = j.job_id limit 1) l
+        where asks_running
         on conflict do nothing
         returning flyball.cancel.job_id
     )
@@ -807,6 +809,10 @@ end $$;
 -- ones, then running ones. The walked rows are materialized in the order of an index, and a lateral
 -- with a limit runs once per row in that order: so `matched` stops at its limit without sorting,
 -- and its last row is where the next call continues.
+--
+-- A walk has many rows and waits for none, in whatever order producers take theirs: one that has a
+-- row and wants another of the walk would wait for it without end. What is locked is looked at
+-- again for a third of a second, and a job whose transaction is still open then is left as it is.
 create function flyball.cancel_walk(
     what text, action text, subject text, kind text, throttle text, key text, states text[],
     created_after timestamptz, created_before timestamptz, max_jobs int, dry_run boolean, start text, by text, why text, tenant text,
@@ -838,8 +844,8 @@ declare
     rows_left   bigint := walk_rows;
     jobs_left   bigint := max_jobs;
     result      record;
-    moved_id    bigint;
-    taken       flyball.scheduled;
+    again       record;
+    left_over   bigint[];
 begin
     if dry_run is null then
         perform flyball.refuse(what, 'dry_run', 'must be true or false, not null');
@@ -918,12 +924,18 @@ begin
             ),
             was_ready as (
                 delete from flyball.ready r
-                where not dry_run and r.ctid = any(array(select m.ready_at from matched m where m.ready_at is not null))
+                where r.ctid = any(array(
+                    select q.ctid from flyball.ready q
+                    where not dry_run and q.ctid = any(array(select m.ready_at from matched m where m.ready_at is not null))
+                    for update skip locked))
                 returning r.job_id, r.attempt, r.holds_unique
             ),
             was_scheduled as (
                 delete from flyball.scheduled s
-                where not dry_run and s.job_id = any(array(select m.scheduled from matched m))
+                where s.ctid = any(array(
+                    select q.ctid from flyball.scheduled q
+                    where not dry_run and q.job_id = any(array(select m.scheduled from matched m))
+                    for update skip locked))
                 returning s.job_id, s.attempt, s.holds_unique
             ),
             removed as (
@@ -988,7 +1000,9 @@ begin
             ),
             removed as (
                 delete from flyball.ready r
-                where not dry_run and r.ctid = any(array(select m.tid from matched m))
+                where r.ctid = any(array(
+                    select q.ctid from flyball.ready q where not dry_run and q.ctid = any(array(select m.tid from matched m))
+                    for update skip locked))
                 returning r.job_id, r.attempt, r.holds_unique
             ),
             history as (
@@ -1049,7 +1063,9 @@ begin
             ),
             removed as (
                 delete from flyball.scheduled s
-                where not dry_run and s.job_id = any(array(select m.job_id from matched m))
+                where s.ctid = any(array(
+                    select q.ctid from flyball.scheduled q where not dry_run and q.job_id = any(array(select m.job_id from matched m))
+                    for update skip locked))
                 returning s.job_id, s.attempt, s.holds_unique
             ),
             history as (
@@ -1119,24 +1135,27 @@ begin
                 null::smallint as priority, null::bigint as job_id into result;
         end if;
 
-        -- Another transaction moved these before they were deleted, as the admission of a message,
-        -- a promotion or an update does. Where they are now the walk may have been already.
-        foreach moved_id in array result.moved loop
-            taken := flyball.take_waiting(moved_id);
-            if taken.job_id is not null then
-                insert into flyball.attempt (job_id, attempt, outcome) values (moved_id, taken.attempt, 'cancelled');
-                delete from flyball.unique_holder
-                where digest = any(array(
-                    select u.digest from flyball.unique_holder u
-                    where u.job_id = moved_id and taken.holds_unique and u.expires_at is null
-                    for update skip locked
-                ));
-                cancelled := cancelled + 1;
-            elsif phase = 'jobs' and 'running' = any(states) then
-                insert into flyball.cancel (job_id)
-                select l.job_id from flyball.lease l where l.job_id = moved_id
-                on conflict on constraint cancel_pkey do nothing;
-                requested := requested + (select count(*) from flyball.lease l where l.job_id = moved_id);
+        -- Another transaction has these, or has moved them, as the admission of a message, a
+        -- promotion or an update does. Where they are then the walk may have been already, so it
+        -- looks again.
+        left_over := result.moved;
+        for look in 1..16 loop
+            exit when left_over = '{}';
+            select * into again from flyball.cancel_live(left_over, phase = 'jobs' and 'running' = any(states));
+            cancelled := cancelled + cardinality(again.cancelled_jobs);
+            requested := requested + again.requested;
+            left_over := array(
+                select u.id
+                from unnest(left_over) as u(id)
+                cross join lateral (select o.lane_id, o.admission_lane, o.priority from flyball.job o where o.id = u.id limit 1) j
+                where u.id <> all (again.cancelled_jobs)
+                    and ((select 1 from flyball.scheduled s where s.job_id = u.id limit 1) is not null
+                        or (select 1 from flyball.ready r
+                            where r.lane_id in (j.lane_id, j.admission_lane) and r.priority = j.priority and r.job_id = u.id limit 1)
+                            is not null)
+            );
+            if left_over <> '{}' then
+                perform pg_sleep(least(look * 0.005, 0.025));
             end if;
         end loop;
 

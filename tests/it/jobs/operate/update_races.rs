@@ -8,8 +8,8 @@ use std::time::Duration;
 use flyball::jobs::postgres::{Claimed, LaneClaim};
 use flyball::jobs::{BulkCursor, CancelFilter, JobUpdate, MoveAnswer, NewJob, Queue, State};
 use serde_json::json;
+use tokio::sync::oneshot;
 
-use super::super::fixture::BLOCKED;
 use super::fixture::{SOON, enqueue, job, later, queue, signed, state, worker};
 use crate::support::eventually;
 
@@ -254,37 +254,81 @@ async fn a_job_that_moves_while_many_are_cancelled_is_cancelled_where_it_is() {
         ),
         (scheduled, State::Scheduled, "select flyball.retry($1)"),
     ] {
-        let mut open = database.pool().begin().await.unwrap();
-        sqlx::query(change)
-            .bind(id)
-            .execute(&mut *open)
-            .await
-            .unwrap();
-        let cancelling = tokio::spawn({
-            let queue = queue.clone();
+        let (begun, has_begun) = oneshot::channel();
+        let moving = tokio::spawn({
+            let pool = database.pool().clone();
             async move {
-                let filter = CancelFilter {
-                    state: Some(of),
-                    ..CancelFilter::default()
-                };
-                let walk = BulkCursor::of(10);
-                queue.cancel_jobs(&filter, &walk, &signed()).await
+                let mut open = pool.begin().await.unwrap();
+                sqlx::query(change)
+                    .bind(id)
+                    .execute(&mut *open)
+                    .await
+                    .unwrap();
+                begun.send(()).unwrap();
+                // Real time: the walk looks for the job meanwhile.
+                sqlx::query("select pg_sleep(0.1)")
+                    .execute(&mut *open)
+                    .await
+                    .unwrap();
+                open.commit().await.unwrap();
             }
         });
-        eventually("the walk waits for the row that moves", SOON, || async {
-            let blocked: i64 = sqlx::query_scalar(BLOCKED)
-                .fetch_one(database.pool())
-                .await
-                .unwrap();
-            (blocked == 1).then_some(())
-        })
-        .await;
-        open.commit().await.unwrap();
+        has_begun.await.unwrap();
+        let filter = CancelFilter {
+            state: Some(of),
+            ..CancelFilter::default()
+        };
+        let walk = BulkCursor::of(10);
 
-        let walked = cancelling.await.unwrap().unwrap();
+        let walked = queue.cancel_jobs(&filter, &walk, &signed()).await.unwrap();
+
+        moving.await.unwrap();
         assert_eq!((walked.jobs, walked.requested), (1, 0), "{of:?}");
         assert_eq!(state(&queue, id).await, State::Cancelled, "{of:?}");
     }
     let free = enqueue(&queue, job("t", "a").unique("u")).await;
     assert_ne!(free, ready, "its unique key is free again");
+}
+
+#[tokio::test]
+async fn a_walk_that_cancels_and_a_producer_that_replaces_never_wait_for_each_other() {
+    let (database, queue) = queue().await;
+    for key in ["first", "second"] {
+        enqueue(&queue, job("t", "a").unique(key)).await;
+    }
+    let replace = "select duplicate from flyball.enqueue('http', throttle => 't', key => 'a', unique_key => $1, replace => true)";
+    let mut producer = database.pool().begin().await.unwrap();
+    let replaced: bool = sqlx::query_scalar(replace)
+        .bind("second")
+        .fetch_one(&mut *producer)
+        .await
+        .unwrap();
+    assert!(replaced);
+    let walking = tokio::spawn({
+        let pool = database.pool().clone();
+        async move {
+            let walk = "select cancelled from flyball.cancel_jobs(kind => 'http')";
+            sqlx::query_scalar::<_, i64>(walk).fetch_one(&pool).await
+        }
+    });
+    eventually("the walk has the first job", SOON, || async {
+        let free: i64 = sqlx::query_scalar(
+            "select count(*) from (select from flyball.ready for update skip locked) f",
+        )
+        .fetch_one(database.pool())
+        .await
+        .unwrap();
+        (free == 0).then_some(())
+    })
+    .await;
+
+    let replaced: bool = sqlx::query_scalar(replace)
+        .bind("first")
+        .fetch_one(&mut *producer)
+        .await
+        .unwrap();
+
+    assert!(!replaced, "it is cancelled, and this is another job");
+    producer.commit().await.unwrap();
+    assert_eq!(walking.await.unwrap().unwrap(), 1);
 }
