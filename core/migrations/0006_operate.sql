@@ -252,9 +252,10 @@ begin
         select exists (select from postponed) or exists (select from rescheduled) into moved;
 
         if moved then
-            -- A held message counts for its caps at the time at which it now goes.
+            -- A held message counts for its caps at the time at which it now goes; one that names a
+            -- time after 2088, at the last second that a reservation can tell.
             update flyball.cap_reservation r
-            set at_s = (ceil(extract(epoch from greatest(p.until, reschedule.run_at))) - 1577836800)::int
+            set at_s = least(ceil(extract(epoch from greatest(p.until, reschedule.run_at))) - 1577836800, 2147483647)::int
             from flyball.message_plan p
             where p.job_id = reschedule.job_id and p.state = 'held' and p.until < 'infinity'
                 and r.recipient = p.recipient and r.job_id = p.job_id;

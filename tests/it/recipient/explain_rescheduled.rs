@@ -63,3 +63,27 @@ async fn a_held_message_counts_for_its_caps_at_the_time_to_which_it_is_put_off()
     queue.reschedule(id, early, &signed).await.unwrap();
     assert_eq!(gates.count(reserved).await, told, "the end of its hold");
 }
+
+#[tokio::test]
+async fn a_message_that_names_a_time_of_the_next_century_can_be_rescheduled() {
+    let gates = GatesFixture::new("").await;
+    gates.profile("ada", gates.quiet_today().await).await;
+    let (id, _) = gates
+        .planned(
+            json!({"recipient": "ada", "category": "billing", "local_time": "2100-01-01T09:00"}),
+        )
+        .await;
+    let reserved =
+        "select count(*) from flyball.cap_reservation where is_held and at_s = 2147483647";
+    let lists = gates.count(reserved).await;
+    assert!(lists > 0);
+
+    let early = Timestamp::from_second(1).unwrap();
+    let queue = &gates.fixture.queue;
+    queue
+        .reschedule(id, early, &Attribution::default())
+        .await
+        .unwrap();
+
+    assert_eq!(gates.count(reserved).await, lists);
+}
