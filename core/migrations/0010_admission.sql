@@ -118,7 +118,8 @@ end $$;
 -- Records messages as pending, or refuses them all with 53400 if the queue of their tenant has no
 -- room. Urgent ones may use a tenth more. Senders take turns once the queue is nine tenths full, or
 -- if they send many at once, so that exactly the limit is accepted. Their turn is the lock of a row
--- in flyball.mutex, because every role that may connect can keep an advisory lock.
+-- in flyball.mutex, and that to write the count is the lock of its row, because every role that may
+-- connect can keep an advisory lock.
 --
 -- A small addition to a long queue counts only the messages since the last count. One of several
 -- messages does so only where sixteen such additions at once have room, because none of them sees
@@ -179,18 +180,20 @@ begin
         where c.tenant = record_pending.tenant and c.counted_at > now() - interval '10 minutes';
         if newer + places < newer_most and most + adding <= cap * 0.9 and (adding = 1 or most + 16 * adding <= cap) then
             -- One transaction at a time moves the bound on; the others do not wait for it.
-            if newer >= 2 * unsettled
-                and pg_try_advisory_xact_lock(hashtextextended('flyball.pending_count ' || record_pending.tenant, 0))
-            then
-                update flyball.pending_count c set counted_to = s.job_id, pending = c.pending + s.jobs
-                from (
-                    select max(page.job_id) as job_id, count(*) as jobs
+            if newer >= 2 * unsettled then
+                perform from flyball.pending_count c
+                where c.tenant = record_pending.tenant and greatest(c.counted_to, 0) = bound for update skip locked;
+                if found then
+                    update flyball.pending_count c set counted_to = s.job_id, pending = c.pending + s.jobs
                     from (
-                        select p.job_id from flyball.pending p where p.tenant = record_pending.tenant and p.job_id > bound
-                        order by p.tenant, p.job_id limit newer - unsettled
-                    ) as page
-                ) s
-                where c.tenant = record_pending.tenant and greatest(c.counted_to, 0) = bound and s.jobs > 0;
+                        select max(page.job_id) as job_id, count(*) as jobs
+                        from (
+                            select p.job_id from flyball.pending p where p.tenant = record_pending.tenant and p.job_id > bound
+                            order by p.tenant, p.job_id limit newer - unsettled
+                        ) as page
+                    ) s
+                    where c.tenant = record_pending.tenant and s.jobs > 0;
+                end if;
             end if;
             insert into flyball.pending (tenant, job_id) select record_pending.tenant, unnest(ids);
             return;
@@ -229,21 +232,26 @@ begin
             hint = format('Nothing was enqueued. Try again in %s s.', after),
             constraint = 'tenant_queue', schema = record_pending.tenant, datatype = format('%s/%s/%s', pending_count, cap, after);
     end if;
-    if cap >= 1000 and adding <= 100 and (newer is null or newer >= newer_most / 2 or most - pending_count >= cap / 20)
-        and pg_try_advisory_xact_lock(hashtextextended('flyball.pending_count ' || record_pending.tenant, 0))
-    then
-        insert into flyball.pending_count as c (tenant, counted_to, pending)
-        select record_pending.tenant, s.job_id, (
-            select count(*) from flyball.pending p where p.tenant = record_pending.tenant and p.job_id > 0 and p.job_id <= s.job_id
-        )
-        from (
-            select coalesce((
-                select p.job_id from flyball.pending p where p.tenant = record_pending.tenant and p.job_id > 0
-                order by p.tenant desc, p.job_id desc offset unsettled limit 1
-            ), 0) as job_id
-        ) s
-        on conflict on constraint pending_count_pkey do update
-        set counted_to = excluded.counted_to, pending = excluded.pending, counted_at = now();
+    if cap >= 1000 and adding <= 100 and (newer is null or newer >= newer_most / 2 or most - pending_count >= cap / 20) then
+        perform from flyball.pending_count c where c.tenant = record_pending.tenant for update skip locked;
+        -- The first row of a tenant is not there to be locked. Nobody else can compute this lock.
+        if found or not exists (select from flyball.pending_count c where c.tenant = record_pending.tenant)
+            and pg_try_advisory_xact_lock(flyball.request_lock(convert_to('first count of ' || record_pending.tenant, 'UTF8')))
+        then
+            insert into flyball.pending_count as c (tenant, counted_to, pending)
+            select record_pending.tenant, s.job_id, (
+                select count(*) from flyball.pending p
+                where p.tenant = record_pending.tenant and p.job_id > 0 and p.job_id <= s.job_id
+            )
+            from (
+                select coalesce((
+                    select p.job_id from flyball.pending p where p.tenant = record_pending.tenant and p.job_id > 0
+                    order by p.tenant desc, p.job_id desc offset unsettled limit 1
+                ), 0) as job_id
+            ) s
+            on conflict on constraint pending_count_pkey do update
+            set counted_to = excluded.counted_to, pending = excluded.pending, counted_at = now();
+        end if;
     end if;
     insert into flyball.pending (tenant, job_id) select record_pending.tenant, unnest(ids);
 end $$;
@@ -666,18 +674,13 @@ begin
         order by j.tenant, j.id
         on conflict on constraint pending_pkey do update set job_id = excluded.job_id
         returning p.tenant, p.xmax = 0 as is_new
-    ),
-    -- Under this lock nobody waits for the row of the count.
-    miscounted as materialized (
-        select w.tenant
-        from (select distinct n.tenant from written n where n.is_new) w
-        where pg_try_advisory_xact_lock(hashtextextended('flyball.pending_count ' || w.tenant, 0))
     )
-    -- The count of the older messages lacks them, so the next message has all counted again.
+    -- The count of the older messages lacks them, so the next message has all counted again. A row
+    -- that another transaction has is not waited for: all are counted again after ten minutes.
     update flyball.pending_count
     set counted_at = '-infinity'
     where ctid = any(array(
-        select c.tid from miscounted m
+        select c.tid from (select distinct n.tenant from written n where n.is_new) m
         cross join lateral (select p.ctid as tid from flyball.pending_count p where p.tenant = m.tenant limit 1 for update skip locked) c
     ));
     return query

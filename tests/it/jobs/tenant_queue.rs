@@ -269,6 +269,12 @@ async fn messages_that_are_sent_anew_count_beside_newer_ones() {
     assert_eq!(send(pool, 300).await, None);
     let counted = "select pending from flyball.pending_count";
     assert!(number(pool, counted).await > 0, "the bound moved on");
+    // A stranger who keeps an advisory lock changes nothing.
+    let mut stranger = pool.begin().await.unwrap();
+    sqlx::query("select pg_advisory_xact_lock(hashtextextended('flyball.pending_count acme', 0))")
+        .execute(&mut *stranger)
+        .await
+        .unwrap();
 
     let anew = "select jobs from flyball.requeue_dead(throttle => 'mail')";
     assert_eq!(number(pool, anew).await, 200);
@@ -276,6 +282,7 @@ async fn messages_that_are_sent_anew_count_beside_newer_ones() {
     assert_eq!(send(pool, 500).await, None);
     assert_eq!(number(pool, PENDING).await, 1000);
     assert_eq!(send(pool, 1).await.as_deref(), Some("53400"));
+    stranger.rollback().await.unwrap();
 }
 
 #[tokio::test]
