@@ -268,6 +268,10 @@ language plpgsql volatile as $$
 #variable_conflict use_variable
 begin
     perform flyball.check_new_group(name, callback);
+    -- Without a zone it is a time of this session, which is not the one that ends the group.
+    if jsonb_typeof(callback -> 'run_at') = 'string' then
+        callback := callback || jsonb_build_object('run_at', flyball.time_text((callback ->> 'run_at')::timestamptz));
+    end if;
     insert into flyball.job_group (owner, tenant, module, name, callback)
     values (flyball.group_owner(owner), flyball.tenant_of(owner), module, name, callback)
     returning id into group_id;

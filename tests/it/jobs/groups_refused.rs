@@ -325,3 +325,31 @@ async fn a_callback_may_write_its_whole_numbers_with_zeros_behind_the_point() {
     let numbers: (i16, i16) = (callback.get("priority"), callback.get("max_attempts"));
     assert_eq!(numbers, (2, 5));
 }
+
+#[tokio::test]
+async fn a_time_without_a_zone_in_a_callback_is_one_of_the_session_that_created_the_group() {
+    let (database, queue) = queue().await;
+    let mut creator = database.pool().begin().await.unwrap();
+    creator
+        .execute("set local timezone = 'Asia/Tokyo'")
+        .await
+        .unwrap();
+    creator
+        .execute(r#"select flyball.create_group('{"kind": "http", "run_at": "2030-01-01 09:00"}')"#)
+        .await
+        .unwrap();
+    creator.commit().await.unwrap();
+
+    sqlx::query("select flyball.seal_group(g.id) from flyball.job_group g")
+        .execute(&queue.pool)
+        .await
+        .unwrap();
+
+    let runs_at: String = sqlx::query_scalar(
+        "select flyball.time_text(j.run_at) from flyball.job_group g join flyball.job j on j.id = g.callback_job_id",
+    )
+    .fetch_one(&queue.pool)
+    .await
+    .unwrap();
+    assert_eq!(runs_at, "2030-01-01T00:00:00Z");
+}
