@@ -8,7 +8,9 @@ use crate::governor::actuator::is_breakers_zero;
 use crate::jobs::postgres::{READ_ONLY, READ_ONLY_REMEDY};
 use crate::jobs::{JobDetail, Pause, State, Summary};
 use crate::throttle::direct_change::is_changed_directly;
-use crate::throttle::{AcquireResponse, Holder, Limit, MAX_HOLDERS, Mode, Name, RateLimit, Status};
+use crate::throttle::{
+    AcquireResponse, Holder, Limit, MAX_HOLDERS, Mode, Name, RateLimit, Status, no_throttle_of_job,
+};
 
 /// The age of a due time from which a scheduled job is late, in seconds.
 const OVERDUE_S: f64 = 5.0;
@@ -372,9 +374,11 @@ pub fn sentence(
                  when another of its jobs ends"
             )
         }
-        Limit::Unknown { name } => format!(
-            "there is no throttle {name} yet; an operator creates it with: flyball throttle set {name} rps=10"
-        ),
+        Limit::Unknown { name } => {
+            let how =
+                format!(" yet; an operator creates it with: flyball throttle set {name} rps=10");
+            no_throttle_of_job(name.as_str(), &how)
+        }
         Limit::Holders { name } => format!(
             "throttle {name} counts the jobs of at most {MAX_HOLDERS} holders, and all are in use: \
              use one holder name per process, and report 0 jobs when it ends"

@@ -8,7 +8,6 @@
 use std::collections::BTreeMap;
 
 use super::Name;
-use super::on_demand::KnobTexts;
 
 /// The prefix of the names of throttles that admit messages.
 const ADMISSION: &str = "notify:";
@@ -109,9 +108,10 @@ impl Default for TenantLimits {
 
 impl TenantLimits {
     /// Returns the patterns of the throttles, each with its knobs.
-    pub fn patterns(&self) -> Vec<(Name, KnobTexts)> {
+    pub fn patterns(&self) -> Vec<(Name, BTreeMap<String, String>)> {
         let pattern = |beginning: &str, texts: &[(&str, String)]| {
-            let mut knobs: KnobTexts = BTreeMap::from([("rps".to_owned(), "-1".to_owned())]);
+            let mut knobs: BTreeMap<String, String> =
+                BTreeMap::from([("rps".to_owned(), "-1".to_owned())]);
             for (knob, text) in texts {
                 knobs.insert((*knob).to_owned(), text.clone());
             }

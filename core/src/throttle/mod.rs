@@ -27,6 +27,7 @@ mod listing;
 pub mod loss;
 pub mod memory;
 pub mod memory_notes;
+mod missing;
 mod modes;
 pub mod name;
 mod new_name;
@@ -69,8 +70,8 @@ pub use knobs::{
 pub use leased::LeasedStore;
 pub use memory::MemoryStore;
 pub use memory_notes::MemoryNotes;
+pub use missing::{ANOTHER_THROTTLE, no_throttle, no_throttle_of_job, refused_part};
 pub use name::Name;
-pub use new_name::refused_part;
 pub use notes::{Notes, NotesSnapshot};
 pub use pattern_store::PatternStore;
 pub use rate_limit::RateLimit;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 
+use super::missing::{create_it, no_throttle};
 use super::rolling_window::WindowUsage;
 use super::rules::{KnobProblem, paused_pattern};
 use super::{
@@ -103,7 +104,7 @@ pub enum Error {
     #[error("{}", lost(.0))]
     Lost(String),
     /// The throttle does not exist.
-    #[error("there is no throttle {0}; create it with: flyball throttle set {0} rps=10")]
+    #[error("{}", no_throttle(.0.as_str(), &create_it(.0.as_str())))]
     Unknown(Name),
     /// Another writer changed the knobs in the meantime.
     #[error("the knobs of {name} changed meanwhile ({what}); read them again")]

@@ -240,15 +240,11 @@ impl Problem {
 
     /// Creates the problem of a missing throttle, with the way to create it if there is one.
     pub fn throttle_not_found(name: &throttle::Name) -> Self {
-        let how = match throttle::refused_part(name) {
-            Some(part) => format!(
-                "there is no throttle {name}, and none can have this name: under the part {part} the throttle named before it stores the state of its keys"
-            ),
-            None => format!(
-                "there is no throttle {name}; create it with: flyball throttle set {name} rps=10, or PATCH it with ?create=true, which only operators may"
-            ),
-        };
-        Self::new(Code::ThrottleNotFound, how)
+        let how = format!(
+            "; create it with: flyball throttle set {name} rps=10, or PATCH it with ?create=true, which only operators may"
+        );
+        let missing = throttle::no_throttle(name.as_str(), &how);
+        Self::new(Code::ThrottleNotFound, missing)
     }
 
     /// Creates the problem of a missing job.

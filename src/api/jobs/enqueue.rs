@@ -28,7 +28,7 @@ use crate::api::notifications::repeat::{KEY, digests};
 use crate::api::{clock, postgres};
 use crate::jobs::{Backlog, Enqueued, JobDetail, NewJob, OnceAnswer, State as JobState, Summary};
 use crate::notify::recipient::KIND;
-use crate::throttle::Name;
+use crate::throttle::{Name, no_throttle_of_job};
 
 /// The most throttles of a batch that are read for its warnings.
 const WARNED_THROTTLES_MAX: usize = 100;
@@ -389,9 +389,12 @@ pub(in crate::api) async fn warnings<'a>(
         .filter_map(|name| Name::new(name).ok())
     {
         match state.throttles.status(&name).await {
-            Ok(None) => warnings.push(format!(
-                "there is no throttle {name}; the job is kept and waits until an operator creates it: flyball throttle set {name} rps=10, or PATCH /api/v1/throttles/{name}?create=true"
-            )),
+            Ok(None) => {
+                let how = format!(
+                    "; the job is kept and waits until an operator creates it: flyball throttle set {name} rps=10, or PATCH /api/v1/throttles/{name}?create=true"
+                );
+                warnings.push(no_throttle_of_job(name.as_str(), &how));
+            }
             Ok(Some(_)) => {}
             Err(_) => break,
         }

@@ -10,7 +10,9 @@ use crate::throttle::admission::units_of;
 use crate::throttle::direct_change::is_changed_directly;
 use crate::throttle::rolling_window::{WindowLimit, in_words};
 use crate::throttle::status::EXPIRES;
-use crate::throttle::{HeldKeys, Knobs, RateLimit, RefusalPause, Status, concurrency_number};
+use crate::throttle::{
+    HeldKeys, Knobs, RateLimit, RefusalPause, Status, concurrency_number, no_throttle_of_job,
+};
 
 /// A throttle with its knobs, its rate, its queue and its governor.
 #[derive(Clone, Debug, Serialize, utoipa::ToSchema)]
@@ -287,8 +289,8 @@ impl View {
 
     /// Returns the view of a name that jobs use and no throttle has: its jobs are parked.
     pub fn parked(name: &str, depth: &Depth, counted_at: Timestamp, now: Timestamp) -> Self {
-        let message = format!(
-            "there is no throttle {name}; its jobs wait until an operator creates it: flyball throttle set {name} rps=10"
+        let how = format!(
+            "; its jobs wait until an operator creates it: flyball throttle set {name} rps=10"
         );
         Self {
             name: name.to_owned(),
@@ -307,7 +309,7 @@ impl View {
             failing: None,
             problems: vec![ProblemView {
                 field: String::new(),
-                message,
+                message: no_throttle_of_job(name, &how),
             }],
             depth: Some(DepthView::of(Some(depth), counted_at, now)),
             governor: None,

@@ -19,7 +19,10 @@ use crate::throttle::api_limit::API_PREFIX;
 use crate::throttle::caller_knobs::bounds_reached;
 use crate::throttle::rules::{self, Knob};
 use crate::throttle::status::EXPIRES;
-use crate::throttle::{ApiLimit, KnobProblem, KnobsFile, Name, OWN_API, RedisStore, Status, Store};
+use crate::throttle::{
+    ANOTHER_THROTTLE, ApiLimit, KnobProblem, KnobsFile, Name, OWN_API, RedisStore, Status, Store,
+    refused_part,
+};
 
 const CHECK: &str = "throttles";
 
@@ -47,14 +50,20 @@ pub(super) async fn check_throttles(
         if !names.iter().any(|name| name.as_str() == depth.throttle) {
             let jobs = depth.ready + depth.scheduled;
             let wait = if jobs == 1 { "waits" } else { "wait" };
+            let name = &depth.throttle;
+            let remedy = match refused_part(name) {
+                Some(part) => {
+                    format!("none can have a part {part} in its name: {ANOTHER_THROTTLE}")
+                }
+                None => format!("create it: flyball throttle set {name} rps=10"),
+            };
             findings.push(Finding::fail(
                 CHECK,
                 format!(
-                    "there is no throttle {}, for which {} {wait}",
-                    depth.throttle,
+                    "there is no throttle {name}, for which {} {wait}",
                     counted(jobs)
                 ),
-                format!("create it: flyball throttle set {} rps=10", depth.throttle),
+                remedy,
             ));
         }
     }

@@ -20,7 +20,7 @@ use crate::governor::law::{LearnedQuota, Phase, Verdict};
 use crate::governor::manual_override::GOVERNOR;
 use crate::governor::time::unix_s;
 use crate::throttle::direct_change::is_changed_directly;
-use crate::throttle::{Knobs, Mode, RateLimit, Status};
+use crate::throttle::{Knobs, Mode, RateLimit, Status, no_throttle_of_job};
 
 /// The time span of the trend, in seconds.
 const TREND_S: f64 = 300.0;
@@ -58,10 +58,9 @@ pub fn sentence(requested: WhyInput) -> String {
     let Some(status) = requested.status else {
         let waiting =
             waiting(requested.ready).map_or_else(String::new, |waiting| format!("; {waiting}"));
-        return format!(
-            "there is no throttle {0}; create it with: flyball throttle set {0} rps=10{waiting}",
-            requested.name
-        );
+        let name = requested.name;
+        let how = format!("; create it with: flyball throttle set {name} rps=10");
+        return no_throttle_of_job(name, &how) + &waiting;
     };
     let mut parts = because(&requested, status);
     parts.extend(waiting(requested.ready));

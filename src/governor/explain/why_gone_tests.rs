@@ -1,7 +1,28 @@
-//! The sentence of a throttle whose governor is gone or has no say, or whose policy is elsewhere.
+//! The sentence of a throttle that cannot exist, whose governor is gone or has no say, or whose
+//! policy is elsewhere.
 
 use super::*;
 use crate::governor::law::TripRecord;
+
+#[test]
+fn a_throttle_that_none_can_be_is_not_to_be_created() {
+    let told = sentence(WhyInput {
+        name: "mail:lane",
+        status: None,
+        view: None,
+        decisions: &[],
+        ready: Some(12),
+        now: NOW,
+    });
+    assert!(
+        told.contains("none can have this name") && !told.contains("throttle set"),
+        "{told}"
+    );
+    assert!(
+        told.ends_with("flyball job update ID --throttle NAME; 12 jobs wait"),
+        "{told}"
+    );
+}
 
 #[test]
 fn a_process_without_the_policy_tells_the_last_decision_and_that_it_lacks_the_signals() {
