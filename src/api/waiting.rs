@@ -162,16 +162,21 @@ pub fn for_tokens(job: &Summary, answer: &AcquireResponse, is_served: bool) -> W
                 .and_then(|wait_us| answer.at_us.checked_add(wait_us))
                 .and_then(|at_us| Timestamp::from_microsecond(at_us).ok()),
         };
-        return WaitReason {
-            reason: sentence(
+        let reason = match answer.server_error {
+            Some(error) if *limit == Limit::StoreLost => format!(
+                "Redis refuses requests for tokens ({error}), and throttle {} follows its knob \
+                 on_store_loss",
+                job.throttle
+            ),
+            _ => sentence(
                 &job.throttle,
                 &job.key,
                 answer.effective_rps,
                 limit,
                 grant.is_some_and(|grant| grant.by_windows),
             ),
-            until,
         };
+        return WaitReason { reason, until };
     }
     WaitReason::without_end(if is_served {
         // The jobs before it may take them, and one is free for a moment while a throttle flows.

@@ -90,6 +90,21 @@ fn a_throttled_job_waits_until_the_next_token_by_the_stores_clock() {
 }
 
 #[test]
+fn a_store_that_refuses_is_not_said_to_be_silent() {
+    let refused = AcquireResponse {
+        server_error: Some("OOM: it is out of memory"),
+        ..answer(0, 1, Some(Limit::StoreLost))
+    };
+    let waiting = for_tokens(&job(State::Ready), &refused, true);
+    assert_eq!(
+        waiting.reason,
+        "Redis refuses requests for tokens (OOM: it is out of memory), and throttle reindex \
+         follows its knob on_store_loss"
+    );
+    assert_eq!(waiting.until, None);
+}
+
+#[test]
 fn a_used_up_window_is_named_and_not_the_rate_beside_it() {
     let reason = |limit| {
         let mut answer = answer(0, 3_000_000, Some(limit));

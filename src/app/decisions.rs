@@ -21,7 +21,9 @@ use crate::jobs::{
     Attribution, CancelFilter, Count, Pause, Queue, QueueStatus, State, WorkerCapabilities,
 };
 use crate::throttle::status::EXPIRES;
-use crate::throttle::{Name, Status, Store, is_of_admission};
+use crate::throttle::{
+    AcquireRequest, LaneRequest, Name, OnStoreLoss, Status, Store, is_of_admission,
+};
 
 /// Decisions that explain the rate's recent changes: one every five seconds for five minutes.
 const TREND_DECISIONS: i64 = 60;
@@ -235,6 +237,9 @@ impl JournalReader {
             false => without_author(pause),
         });
         let failing = self.queue.failing_of(name.as_str()).await?;
+        let refusing = refusing_store(throttles, status).await;
+        // A store that grants nothing tells nothing of keys and slots either.
+        let ready = if refusing.is_some() { 0 } else { ready };
         let (held, full) = if ready > 0 {
             (
                 held_keys(&self.queue, throttles, name).await?,
@@ -276,8 +281,35 @@ impl JournalReader {
             failing: failing.as_ref(),
             now,
         };
-        Ok(obstacles.around(sentence))
+        let told = refusing.into_iter().chain([obstacles.around(sentence)]);
+        Ok(told.collect::<Vec<_>>().join(" "))
     }
+}
+
+/// Describes a store that tells its knobs and refuses requests for tokens, as while it is out of
+/// memory, and what the jobs of a throttle do then; `None` for any other store.
+async fn refusing_store(throttles: &dyn Store, status: &Status) -> Option<String> {
+    // Nothing takes tokens from a pattern.
+    if status.name.is_pattern() {
+        return None;
+    }
+    let one = AcquireRequest {
+        throttle: status.name.clone(),
+        lanes: vec![LaneRequest::default()],
+        holder: None,
+    };
+    let error = throttles.peek(&one).await.server_error?;
+    let follows = match status.knobs.on_store_loss {
+        OnStoreLoss::Closed => "No job starts, because",
+        OnStoreLoss::Local => "Jobs start at a part of the last known rate that falls, because",
+        OnStoreLoss::Open => "Jobs start without a limit, because",
+    };
+    let loss = status.knobs.on_store_loss.as_str();
+    Some(format!(
+        "{follows} Redis refuses requests for tokens ({error}) and the knob on_store_loss of {} is \
+         {loss}.",
+        status.name
+    ))
 }
 
 /// Removes the author of a pause and the reason, which may tell about other tenants.

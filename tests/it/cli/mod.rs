@@ -10,6 +10,7 @@ mod messages;
 mod operators;
 mod recipient_rules;
 mod recipients;
+mod redis_refuses;
 mod secrets;
 mod serve;
 mod services;

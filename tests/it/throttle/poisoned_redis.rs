@@ -267,3 +267,29 @@ async fn a_redis_that_refuses_is_reported_in_its_own_words_and_is_not_said_to_be
     command(&server, &[b"CONFIG", b"SET", b"maxmemory", b"0"]);
     assert!(store.takes_writes().await.is_ok());
 }
+
+#[tokio::test]
+async fn a_redis_that_takes_no_writes_still_tells_its_throttles() {
+    let server = Server::start();
+    let first = store(&server);
+    has_names(&first).await;
+    let change = Change {
+        fields: fields(&[("rps", "5")]),
+        create: true,
+        ..Change::default()
+    };
+    first.set(&name("mail"), &change).await.unwrap();
+    command(
+        &server,
+        &[b"CONFIG", b"SET", b"maxmemory-policy", b"noeviction"],
+    );
+    command(&server, &[b"CONFIG", b"SET", b"maxmemory", b"1"]);
+
+    // As a command or a process that starts now does, this one searches all of Redis at first.
+    let second = store(&server);
+    let names = eventually("Redis", SOON, || async { second.names().await.ok() }).await;
+
+    assert_eq!(names, [name("mail")]);
+    let status = second.status(&name("mail")).await.unwrap().unwrap();
+    assert_eq!(status.knobs.rps.number(), 5.0);
+}

@@ -27,6 +27,9 @@ const FORGOTTEN_AT_ONCE: usize = 1000;
 impl RedisStore {
     /// Adds throttles to the set of names.
     pub(super) async fn note_names(&self, names: &[String]) -> Result<(), Error> {
+        if names.is_empty() {
+            return Ok(());
+        }
         let mut add = redis::cmd("SADD");
         add.arg(self.layout.names()).arg(names);
         self.change_names(&add).await
@@ -42,26 +45,20 @@ impl RedisStore {
 
     /// Returns all throttles that exist, including newly found ones, in the order of their names.
     pub(super) async fn known_names(&self) -> Result<Vec<Name>, Error> {
-        let found = self.adopt().await?;
-        let noted = if found.is_empty() {
-            Ok(())
-        } else {
-            self.note_names(&found).await
-        };
+        let mut found = self.adopt().await?;
+        // A server that accepts no writes still tells what it has, and a later search finds these
+        // again.
+        let _ = self.note_names(&found).await;
         let mut members = redis::cmd("SMEMBERS");
         members.arg(self.layout.names());
         let members = &members;
         let read = |mut redis: Connection| async move {
             members.query_async::<Vec<Text>>(&mut redis).await
         };
-        let read = match noted {
-            Ok(()) => {
-                self.servers
-                    .run(self.layout.names_slot(), self.list_bound(), read)
-                    .await
-            }
-            Err(error) => Err(error),
-        };
+        let read = self
+            .servers
+            .run(self.layout.names_slot(), self.list_bound(), read)
+            .await;
         let texts = match read {
             // Only Flyball uses this key: one that is not a set is rebuilt by a new search.
             Err(error) if is_wrong_type(&error.to_string()) => {
@@ -69,7 +66,9 @@ impl RedisStore {
                 forget.arg(self.layout.names());
                 self.change_names(&forget).await?;
                 *locked(&self.adoption) = Adoption::default();
-                self.adopt().await?.into_iter().map(Text).collect()
+                found = self.adopt().await?;
+                self.note_names(&found).await?;
+                Vec::new()
             }
             // Only one server of many is lost: the throttles on the others can still be asked.
             Err(Error::Lost(_)) if !locked(&self.known).is_empty() => locked(&self.known)
@@ -80,6 +79,7 @@ impl RedisStore {
         };
         let names: BTreeSet<Name> = texts
             .into_iter()
+            .chain(found.into_iter().map(Text))
             .filter_map(|text| Name::or_pattern(text.0).ok())
             .collect();
         let all: Vec<Name> = names.into_iter().collect();
