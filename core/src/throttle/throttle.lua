@@ -369,6 +369,8 @@ local function knobs(key)
     if h[i] and #h[i] > LONGEST_FIELD then h[i] = '?' end
     fields[i] = h[i]
   end
+  -- A name may be longer than a number, and throttles with different parents have different knobs.
+  fields[10] = parent
   local careful = false
   local function read(i, default, low, high, zero, unlimited)
     local n = number(h[i], low, high, zero, unlimited)

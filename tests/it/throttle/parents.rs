@@ -14,6 +14,7 @@ laws! {
     who_does_not_borrow_keeps_to_its_own_rate,
     siblings_that_keep_to_their_rate_never_wait_for_a_borrower,
     four_levels_are_charged_in_one_call,
+    parents_with_long_names_are_told_apart,
 }
 
 async fn a_parent_limits_its_children_and_is_charged_for_what_they_got(world: World) {
@@ -162,5 +163,24 @@ async fn four_levels_are_charged_in_one_call(world: World) {
     assert_eq!(answer.lanes[0].limit, Some(Limit::Tier { name: name("a") }));
     for level in ["a", "b", "c", "d"] {
         assert_eq!(world.status(level).await.used, 41.0, "{level}");
+    }
+}
+
+async fn parents_with_long_names_are_told_apart(world: World) {
+    let parents = ["a", "b"].map(|end| format!("{}{end}", "p".repeat(80)));
+    for (child, parent) in [
+        ("first", parents[0].as_str()),
+        ("second", parents[1].as_str()),
+    ] {
+        world.knobs(parent, &[("rps", "10")]);
+        world.knobs(child, &[("rps", "10"), ("parent", parent)]);
+    }
+
+    for child in ["first", "second", "first"] {
+        assert_eq!(world.granted(child, 1).await, 1, "{child}");
+        world.pass(Duration::from_secs(1));
+    }
+    for (parent, used) in parents.iter().zip([2.0, 1.0]) {
+        assert_eq!(world.status(parent).await.used, used, "{parent}");
     }
 }
