@@ -39,7 +39,7 @@ use crate::recipient::postgres::RecipientProfiles;
 use crate::recipient::service::Gates;
 use crate::signals::Prometheus;
 use crate::throttle::admission::TenantLimits;
-use crate::throttle::{ApiLimit, CallerKnobs, Store};
+use crate::throttle::{ApiLimit, CallerKnobs, Listing, Store};
 use crate::trace::Tracer;
 
 /// The dependencies of the API, set by the composition root.
@@ -163,6 +163,7 @@ impl ApiState {
                 queue: deps.queue.clone(),
                 kinds: deps.kinds,
                 throttles: deps.throttles.clone(),
+                listing: Listing::default(),
                 account_pools: account_pools.clone(),
                 metrics: metrics.clone(),
                 waits: Places::with(WAIT_SHARES),

@@ -20,6 +20,7 @@ use crate::jobs::serving::{remedy, serves_throttle};
 use crate::jobs::{
     Attribution, CancelFilter, Count, Pause, Queue, QueueStatus, State, WorkerCapabilities,
 };
+use crate::throttle::on_demand::best_pattern;
 use crate::throttle::status::EXPIRES;
 use crate::throttle::{
     AcquireRequest, LaneRequest, Name, OnStoreLoss, Status, Store, is_of_admission,
@@ -116,11 +117,16 @@ impl JournalReader {
         let (live, jobs) = self.jobs_of(name).await?;
         let unserved = jobs.unserved(&live, name);
         let ready = jobs.ready.map(|ready| ready.jobs.unsigned_abs());
+        let names = match status {
+            Some(_) => Vec::new(),
+            None => self.throttles.names().await.unwrap_or_default(),
+        };
         let input = WhyInput {
             name: name.as_str(),
             status,
             view: view.as_ref(),
             decisions: &decisions,
+            pattern: best_pattern(name, &names).map(Name::as_str),
             // The sentence about workers has the number as well.
             ready: ready.filter(|ready| *ready == 0 || unserved.is_none()),
             now,

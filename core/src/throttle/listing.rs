@@ -8,6 +8,7 @@ use tokio::sync::{Mutex, MutexGuard};
 
 use super::admission::is_of_admission;
 use super::api_limit::is_of_the_api;
+use super::on_demand::best_pattern;
 use super::tenant::tenant_of;
 use super::{Error, KnobProblem, Name, Store};
 
@@ -16,7 +17,7 @@ const LISTED_FOR: Duration = Duration::from_secs(1);
 
 /// The list of one store, which one caller at a time reads.
 #[derive(Default)]
-pub(super) struct Listing(Mutex<ListedThrottles>);
+pub struct Listing(Mutex<ListedThrottles>);
 
 #[derive(Default)]
 struct ListedThrottles {
@@ -32,6 +33,17 @@ impl Listing {
     /// Returns the patterns that the store knows.
     pub(super) async fn patterns(&self, store: &dyn Store) -> Result<Vec<Name>, Error> {
         Ok(self.read(store).await?.patterns.clone())
+    }
+
+    /// Returns the pattern from which the first request for its tokens would make a throttle;
+    /// `None` if none fits.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the store cannot be read.
+    pub async fn pattern_of(&self, store: &dyn Store, name: &Name) -> Result<Option<Name>, Error> {
+        let listed = self.read(store).await?;
+        Ok(best_pattern(name, &listed.patterns).cloned())
     }
 
     /// Counts a throttle that is to be made on first use, or refuses it where there are `made_max`

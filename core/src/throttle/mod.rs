@@ -68,6 +68,7 @@ pub use knobs::{
     Knobs, MAX_COST, Mode, On429, OnBacklog, OnStoreLoss, OverLimit, concurrency_number,
 };
 pub use leased::LeasedStore;
+pub use listing::Listing;
 pub use memory::MemoryStore;
 pub use memory_notes::MemoryNotes;
 pub use missing::{ANOTHER_THROTTLE, no_throttle, no_throttle_of_job, refused_part};

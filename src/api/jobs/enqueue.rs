@@ -389,12 +389,17 @@ pub(in crate::api) async fn warnings<'a>(
         .filter_map(|name| Name::new(name).ok())
     {
         match state.throttles.status(&name).await {
-            Ok(None) => {
-                let how = format!(
-                    "; the job is kept and waits until an operator creates it: flyball throttle set {name} rps=10, or PATCH /api/v1/throttles/{name}?create=true"
-                );
-                warnings.push(no_throttle_of_job(name.as_str(), &how));
-            }
+            Ok(None) => match state.listing.pattern_of(&*state.throttles, &name).await {
+                Ok(None) => {
+                    let how = format!(
+                        "; the job is kept and waits until an operator creates it: flyball throttle set {name} rps=10, or PATCH /api/v1/throttles/{name}?create=true"
+                    );
+                    warnings.push(no_throttle_of_job(name.as_str(), &how));
+                }
+                // The job makes it when it asks for tokens.
+                Ok(Some(_)) => {}
+                Err(_) => break,
+            },
             Ok(Some(_)) => {}
             Err(_) => break,
         }

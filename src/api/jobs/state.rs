@@ -7,13 +7,15 @@ use crate::api::http::metrics::HttpMetrics;
 use crate::api::http::places::Places;
 use crate::jobs::{JobSearch, Kinds, Queue};
 use crate::providers::pool::AccountPool;
-use crate::throttle::Store;
+use crate::throttle::{Listing, Store};
 
 pub struct JobsState {
     pub queue: Queue,
     /// The handlers of this process, for their checks of arguments.
     pub kinds: Kinds,
     pub throttles: Arc<dyn Store>,
+    /// The patterns among them, for warnings about those that do not exist.
+    pub listing: Listing,
     /// The accounts of the pools, as this process last saw them.
     pub account_pools: Arc<[AccountPool]>,
     pub metrics: HttpMetrics,

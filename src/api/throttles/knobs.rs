@@ -29,6 +29,7 @@ use crate::api::http::token_scope::TokenScope;
 use crate::api::stream::live_sample::LiveSample;
 use crate::governor::Decision;
 use crate::throttle::name::InvalidName;
+use crate::throttle::on_demand::best_pattern;
 use crate::throttle::rules::{Knob, knob, settable};
 use crate::throttle::{self, Change, Name, Status};
 
@@ -139,6 +140,11 @@ pub async fn list(
     Extension(caller): Extension<Caller>,
 ) -> Result<Json<Throttles>, Problem> {
     let mut names = state.throttles.names().await?;
+    let patterns: Vec<Name> = names
+        .iter()
+        .filter(|name| name.is_pattern())
+        .cloned()
+        .collect();
     names.retain(|name| caller.sees(name.as_str()));
     let (late, answered): (Vec<_>, Vec<_>) = read_statuses(&state, names)
         .await
@@ -175,9 +181,17 @@ pub async fn list(
             .filter(|(_, measured)| measured.status.is_none() && !sample.is_store_lost)
             .filter(|(name, _)| caller.sees(name))
         {
-            views
-                .entry(name.clone())
-                .or_insert_with(|| View::parked(name, &measured.depth, counted_at, clock::now()));
+            views.entry(name.clone()).or_insert_with(|| {
+                let parked = View::parked(name, &measured.depth, counted_at, clock::now());
+                match Name::new(name.as_str()) {
+                    // The first request for its tokens makes it.
+                    Ok(name) if best_pattern(&name, &patterns).is_some() => View {
+                        problems: Vec::new(),
+                        ..parked
+                    },
+                    _ => parked,
+                }
+            });
         }
     }
     Ok(Json(Throttles {

@@ -17,8 +17,10 @@ use crate::governor::{GovernorView, Journal};
 use crate::jobs::Queue;
 use crate::throttle::api_limit::API_PREFIX;
 use crate::throttle::caller_knobs::bounds_reached;
+use crate::throttle::on_demand::best_pattern;
 use crate::throttle::rules::{self, Knob};
 use crate::throttle::status::EXPIRES;
+use crate::throttle::tenant::tenant_of;
 use crate::throttle::{
     ANOTHER_THROTTLE, ApiLimit, KnobProblem, KnobsFile, Name, OWN_API, RedisStore, Status, Store,
     refused_part,
@@ -46,8 +48,16 @@ pub(super) async fn check_throttles(
         .throttles
         .iter()
         .filter(|depth| depth.ready + depth.scheduled > 0);
+    let full = bounds_reached(&names, made_max);
     for depth in waiting {
-        if !names.iter().any(|name| name.as_str() == depth.throttle) {
+        // The first of its jobs that asks for tokens makes one of a pattern, within the bound.
+        let is_made = |name: Name| {
+            let is_full = full.iter().any(|(of, _)| *of == tenant_of(name.as_str()));
+            made_max > 0 && !is_full && best_pattern(&name, &names).is_some()
+        };
+        if !names.iter().any(|name| name.as_str() == depth.throttle)
+            && !Name::new(depth.throttle.as_str()).is_ok_and(is_made)
+        {
             let jobs = depth.ready + depth.scheduled;
             let wait = if jobs == 1 { "waits" } else { "wait" };
             let name = &depth.throttle;
@@ -68,7 +78,7 @@ pub(super) async fn check_throttles(
         }
     }
     findings.extend(of_limits(limits, &names));
-    for (tenant, throttles) in bounds_reached(&names, made_max) {
+    for (tenant, throttles) in full {
         let owner = tenant.map_or_else(String::new, |tenant| format!(" of tenant {tenant}"));
         findings.push(Finding::warn(
             CHECK,

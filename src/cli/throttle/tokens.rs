@@ -6,13 +6,13 @@ use std::time::Duration;
 use anyhow::bail;
 use serde_json::json;
 
-use super::name::known;
+use super::name::{known, of_one};
 use crate::cli::choice::choice;
 use crate::cli::exit::CliError;
 use crate::cli::output::{self, say};
 use crate::throttle::{
-    AcquireRequest, AcquireResponse, KeyOutcomes, LaneRequest, Limit, MAX_COST, MAX_PAUSE, Scope,
-    Store, UpstreamRefusal, check_cost, check_key, check_settled,
+    AcquireRequest, AcquireResponse, Error, KeyOutcomes, LaneRequest, Limit, MAX_COST, MAX_PAUSE,
+    Scope, Store, UpstreamRefusal, check_cost, check_key, check_settled, check_wanted,
 };
 
 #[derive(clap::Args)]
@@ -94,8 +94,9 @@ pub(super) async fn take(
     is_peek: bool,
 ) -> anyhow::Result<bool> {
     let tokens = positive("tokens", wanted.tokens)?;
-    let (throttle, key) = lane(store, &wanted.lane).await?;
-    check_cost(&**store, &throttle, "tokens", tokens).await?;
+    let (throttle, key) = (of_one(&wanted.lane.name)?, key_of(&wanted.lane)?);
+    // This makes a throttle for which there is a pattern.
+    check_wanted(&**store, &throttle, "tokens", tokens).await?;
     let ask = AcquireRequest {
         throttle,
         lanes: vec![LaneRequest {
@@ -115,7 +116,10 @@ pub(super) async fn take(
     };
     if matches!(grant.limit, Some(Limit::StoreLost)) {
         let reason = answer.server_error.unwrap_or("no answer");
-        bail!(crate::throttle::Error::Lost(reason.to_owned()));
+        bail!(Error::Lost(reason.to_owned()));
+    }
+    if grant.says_unknown(&ask.throttle) {
+        bail!(Error::Unknown(ask.throttle));
     }
     let (name, key) = (ask.throttle.as_str(), &ask.lanes[0].key);
     let allowed = grant.granted > 0;
@@ -234,8 +238,13 @@ async fn lane(
     store: &Arc<dyn Store>,
     lane: &TokenLane,
 ) -> anyhow::Result<(crate::throttle::Name, String)> {
+    let key = key_of(lane)?;
+    Ok((known(store, &lane.name).await?, key))
+}
+
+fn key_of(lane: &TokenLane) -> anyhow::Result<String> {
     check_key(&lane.key).map_err(|message| CliError::Refused(format!("--key: {message}")))?;
-    Ok((known(store, &lane.name).await?, lane.key.clone()))
+    Ok(lane.key.clone())
 }
 
 fn positive(field: &str, number: f64) -> anyhow::Result<f64> {

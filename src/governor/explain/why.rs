@@ -47,6 +47,8 @@ pub struct WhyInput<'a> {
     pub view: Option<&'a GovernorView>,
     /// The decisions in the journal, newest first; those of the last minutes suffice.
     pub decisions: &'a [Decision],
+    /// The pattern from which the first request for its tokens makes it.
+    pub pattern: Option<&'a str>,
     /// The number of jobs that wait for it.
     pub ready: Option<u64>,
     /// The time of the query, in unix seconds.
@@ -59,7 +61,10 @@ pub fn sentence(requested: WhyInput) -> String {
         let waiting =
             waiting(requested.ready).map_or_else(String::new, |waiting| format!("; {waiting}"));
         let name = requested.name;
-        let how = format!("; create it with: flyball throttle set {name} rps=10");
+        let how = match requested.pattern {
+            Some(of) => format!(" yet; the first request for its tokens makes it, from {of}"),
+            None => format!("; create it with: flyball throttle set {name} rps=10"),
+        };
         return no_throttle_of_job(name, &how) + &waiting;
     };
     let mut parts = because(&requested, status);

@@ -5,15 +5,17 @@ use super::*;
 use crate::governor::law::TripRecord;
 
 #[test]
-fn a_throttle_that_none_can_be_is_not_to_be_created() {
-    let told = sentence(WhyInput {
+fn a_throttle_that_none_can_be_or_that_makes_itself_is_not_to_be_created() {
+    let missing = WhyInput {
         name: "mail:lane",
         status: None,
         view: None,
         decisions: &[],
+        pattern: None,
         ready: Some(12),
         now: NOW,
-    });
+    };
+    let told = sentence(missing);
     assert!(
         told.contains("none can have this name") && !told.contains("throttle set"),
         "{told}"
@@ -21,6 +23,16 @@ fn a_throttle_that_none_can_be_is_not_to_be_created() {
     assert!(
         told.ends_with("flyball job update ID --throttle NAME; 12 jobs wait"),
         "{told}"
+    );
+    let of_pattern = WhyInput {
+        name: "mail:eu",
+        pattern: Some("mail:*"),
+        ..missing
+    };
+    assert_eq!(
+        sentence(of_pattern),
+        "there is no throttle mail:eu yet; the first request for its tokens makes it, from \
+         mail:*; 12 jobs wait"
     );
 }
 

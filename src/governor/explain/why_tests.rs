@@ -56,6 +56,7 @@ fn ask(
         status,
         view,
         decisions,
+        pattern: None,
         ready,
         now: NOW,
     })
@@ -382,6 +383,7 @@ fn an_open_breaker_says_what_tripped_it_and_since_when() {
         status: Some(&status),
         view: Some(&view),
         decisions: &[],
+        pattern: None,
         ready: None,
         now: NOW + 10.0,
     };

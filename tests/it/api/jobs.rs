@@ -188,6 +188,36 @@ async fn an_unknown_throttle_parks_its_jobs_and_is_shown_as_such() {
 }
 
 #[tokio::test]
+async fn a_throttle_that_a_pattern_makes_is_no_cause_for_a_warning() {
+    let api = spawn_api(None).await;
+    api.turn("gcal:*", &[("rps", "5")]).await;
+    let job = |throttle: &str| json!({"kind": "mail", "args": {"to": "a"}, "throttle": throttle});
+    let jobs = json!([job("gcal:1"), job("other:1")]);
+
+    let answer = api.post("/api/v1/jobs/batch", jobs).await;
+
+    let answer: Value = answer.json().await.unwrap();
+    let warnings = answer["warnings"].as_array().unwrap();
+    assert!(
+        warnings.len() == 1 && warnings[0].as_str().unwrap().contains("other:1"),
+        "{answer}"
+    );
+    let problems = |all: &Value, name: &str| {
+        let mut throttles = all["throttles"].as_array().unwrap().iter();
+        let found = throttles.find(|throttle| throttle["name"] == name)?;
+        Some(found["problems"].clone())
+    };
+    eventually("both in the list", SOON, || async {
+        let all = api.body("/api/v1/throttles").await;
+        let (made, other) = (problems(&all, "gcal:1")?, problems(&all, "other:1")?);
+        assert_eq!(made, json!([]), "{all}");
+        assert_eq!(other.as_array().unwrap().len(), 1, "{all}");
+        Some(())
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn lanes_are_listed_with_depth_age_and_pause() {
     let api = spawn_api(None).await;
     api.turn("a/b", &[("rps", "0.01")]).await;

@@ -75,4 +75,37 @@ async fn a_command_that_stores_jobs_says_which_throttles_do_not_exist() {
     let moved = |throttle| shell.ok(&[&update[..], &[throttle]].concat()).err;
     assert_eq!(moved("hoks"), told);
     assert_eq!(moved("hooks"), "");
+async fn a_throttle_of_a_pattern_is_made_on_first_use_and_nobody_is_told_to_create_it() {
+    let shell = shell().await;
+    shell.ok(&["throttle", "set", "gcal:*", "rps=20"]);
+    let args = r#"{"url": "https://calendar.example.com"}"#;
+    shell.ok(&["enqueue", "http", "--args", args, "--throttle", "gcal:1"]);
+    let count = "insert into flyball.depth (throttle, ready, scheduled, running, dead)
+        values ('gcal:1', 1, 0, 0, 0)";
+    sqlx::raw_sql(count)
+        .execute(shell.database.pool())
+        .await
+        .unwrap();
+
+    let told = shell.run(&["why", "gcal:1"]);
+    assert!(
+        told.code == 3
+            && told
+                .out
+                .contains("there is no throttle gcal:1 yet; the first request for its tokens"),
+        "{} {}",
+        told.code,
+        told.out
+    );
+    let checks = shell.run(&["doctor", "--json"]).json();
+    assert!(!checks.to_string().contains("gcal:1"), "{checks:#}");
+
+    let taken = shell.ok(&["throttle", "acquire", "gcal:1"]).out;
+    assert!(taken.contains("1 tokens of gcal:1 are taken"), "{taken}");
+    let made = shell.ok(&["throttle", "show", "gcal:1", "--json"]).json();
+    assert_eq!(made["raw"]["rps"], "20", "{made}");
+    for verb in ["acquire", "peek"] {
+        let words = "there is no throttle other; create it with";
+        shell.refused(&["throttle", verb, "other"], 3, words);
+    }
 }

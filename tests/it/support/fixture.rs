@@ -129,6 +129,6 @@ pub async fn turn(store: &dyn Store, throttle: &str, knobs: &[(&str, &str)]) {
         create: true,
         ..Change::default()
     };
-    let name = Name::new(throttle).expect("a name");
+    let name = Name::or_pattern(throttle).expect("a name");
     store.set(&name, &change).await.expect("the knobs");
 }
