@@ -34,9 +34,9 @@ end $$;
 
 -- === Throttles ===================================================================================
 
--- The highest cost of a job that a throttle accepts, by its recorded knobs: `max_cost`, else 10
--- windows of tokens, and at least 1000. An unreadable value counts as absent, as in
--- `Knobs::max_cost`.
+-- The highest cost of a job that a throttle accepts, by the recorded knobs: `max_cost`, else 10
+-- windows of tokens or a full bucket, and at least 1000; of the throttle and those above it the
+-- lowest counts. An unreadable value counts as absent, as in `Knobs::max_cost`.
 create function flyball.max_cost(throttle text) returns float8
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set standard_conforming_strings = on as $$
 declare
@@ -44,17 +44,30 @@ declare
     f      jsonb;
     rate   float8;
     span   float8;
+    burst  float8;
+    name   text := max_cost.throttle;
+    lowest float8;
 begin
-    select b.fields into f from flyball.knobs b where b.throttle = max_cost.throttle;
-    if f ->> 'max_cost' ~ number and (f ->> 'max_cost')::float8 between 0.001 and 1e9 then
-        return (f ->> 'max_cost')::float8;
-    end if;
-    rate := case when f ->> 'rps' ~ number then (f ->> 'rps')::float8 end;
-    span := case when f ->> 'window' ~ number then (f ->> 'window')::float8 end;
-    if f ->> 'mode' = 'auto' and coalesce(rate, 0) >= 0 then
-        rate := greatest(rate, case when f ->> 'max' ~ number then (f ->> 'max')::float8 else 1000 end);
-    end if;
-    return case when rate < 0 then 1e9 else least(greatest(10 * coalesce(span, 1) * coalesce(rate, 0), 1000), 1e9) end;
+    -- A request for tokens is charged at four levels at most.
+    for depth in 1..4 loop
+        select b.fields into f from flyball.knobs b where b.throttle = name;
+        exit when f is null and lowest is not null;
+        if f ->> 'max_cost' ~ number and (f ->> 'max_cost')::float8 between 0.001 and 1e9 then
+            lowest := least(lowest, (f ->> 'max_cost')::float8);
+        else
+            rate := case when f ->> 'rps' ~ number then (f ->> 'rps')::float8 end;
+            span := case when f ->> 'window' ~ number then (f ->> 'window')::float8 end;
+            burst := case when f ->> 'burst' ~ number then (f ->> 'burst')::float8 end;
+            if f ->> 'mode' = 'auto' and coalesce(rate, 0) >= 0 then
+                rate := greatest(rate, case when f ->> 'max' ~ number then (f ->> 'max')::float8 else 1000 end);
+            end if;
+            lowest := least(lowest, case when rate < 0 then 1e9
+                else least(greatest(greatest(10, case when burst <= 1e4 then burst end) * coalesce(span, 1) * coalesce(rate, 0), 1000), 1e9) end);
+        end if;
+        name := f ->> 'parent';
+        exit when coalesce(name, '') = '';
+    end loop;
+    return lowest;
 end $$;
 
 -- The throttle that admits the messages of a tenant.
@@ -245,7 +258,7 @@ begin
     end if;
     cost_max := flyball.max_cost(throttle);
     if cost > cost_max then
-        message := format('is %s; throttle %s takes jobs of at most %s tokens (its knob max_cost)', cost, throttle, cost_max);
+        message := format('is %s; throttle %s takes jobs of at most %s tokens (its knob max_cost, or a parent''s)', cost, throttle, cost_max);
         return;
     end if;
 

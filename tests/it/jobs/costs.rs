@@ -145,6 +145,42 @@ impl Handler for Picky {
 }
 
 #[tokio::test]
+async fn a_job_costs_no_more_than_the_throttles_above_its_own_allow() {
+    let database = database().await;
+    for (throttle, fields) in [
+        ("account", json!({"rps": "100", "max_cost": "50"})),
+        ("mail", json!({"rps": "100", "parent": "account"})),
+        (
+            "bulk",
+            json!({"rps": "100", "max_cost": "20", "parent": "mail"}),
+        ),
+        ("circle", json!({"rps": "-1", "parent": "circle"})),
+        ("orphan", json!({"rps": "-1", "parent": "gone"})),
+    ] {
+        sqlx::query("insert into flyball.knobs (throttle, fields) values ($1, $2)")
+            .bind(throttle)
+            .bind(fields)
+            .execute(database.pool())
+            .await
+            .unwrap();
+    }
+    for (throttle, most) in [
+        ("mail", 50.0),
+        ("bulk", 20.0),
+        ("circle", 1e9),
+        ("orphan", 1e9),
+        ("gone", 1000.0),
+    ] {
+        let found: f64 = sqlx::query_scalar("select flyball.max_cost($1)")
+            .bind(throttle)
+            .fetch_one(database.pool())
+            .await
+            .unwrap();
+        assert_eq!(found, most, "{throttle}");
+    }
+}
+
+#[tokio::test]
 async fn a_job_that_never_ran_gets_back_all_that_it_was_charged() {
     let fixture = CostFixture::open().await;
     fixture

@@ -427,7 +427,7 @@ async fn roles_and_tokens_of_one_tenant_share_their_unique_keys() {
 async fn the_dearest_job_of_a_throttle_is_the_same_to_postgres_and_to_workers_and_every_entry_point_refuses_more()
  {
     let fixture = RolesFixture::new().await;
-    let cases: [&[(&str, &str)]; 12] = [
+    let cases: [&[(&str, &str)]; 14] = [
         &[("rps", "10")],
         &[("rps", "500"), ("window", "60")],
         &[("rps", "0.000001")],
@@ -440,6 +440,8 @@ async fn the_dearest_job_of_a_throttle_is_the_same_to_postgres_and_to_workers_an
         &[("rps", "10"), ("max_cost", "-3")],
         &[("rps", "10"), ("max_cost", "1e999")],
         &[("rps", "2e3"), ("window", "10")],
+        &[("rps", "1000"), ("burst", "100")],
+        &[("rps", "1000"), ("burst", "1e5"), ("safe_rps", "1000")],
     ];
     let queue = Queue::new(fixture.pool().clone());
     for (at, fields) in cases.iter().enumerate() {
@@ -465,7 +467,7 @@ async fn the_dearest_job_of_a_throttle_is_the_same_to_postgres_and_to_workers_an
         }
         let (fits, beyond) = (most, most * 1.01);
         let sentence = format!(
-            "cost: is {beyond}; throttle {name} takes jobs of at most {most} tokens (its knob max_cost)"
+            "cost: is {beyond}; throttle {name} takes jobs of at most {most} tokens (its knob max_cost, or a parent's)"
         );
         for entry_point in [
             format!("select flyball.enqueue('http', throttle => '{name}', cost => COST)"),
