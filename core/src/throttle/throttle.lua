@@ -526,6 +526,20 @@ local function probe_answered(p, succeeded, failed, may_open)
   end
 end
 
+-- Returns true for the error of a key of another type. Only a person can have put it there, and
+-- what was there before counts as lost.
+local function is_of_type(reply)
+  return type(reply) == 'table' and reply.err and string.find(reply.err, 'WRONGTYPE', 1, true) ~= nil
+end
+
+-- Returns the text at a key, or false.
+local function text_at(key)
+  local reply = redis.pcall('GET', key)
+  if type(reply) ~= 'table' then return reply end
+  if is_of_type(reply) then redis.call('DEL', key) end
+  return redis.call('GET', key)
+end
+
 -- Parses the learned state of a key, a string of twenty-two numbers, the last of them the end of
 -- its validity in unix milliseconds.
 local function parse_learned(value)
@@ -874,12 +888,16 @@ end
 
 local function say(key, who, jobs, ttl)
   if jobs <= 0 then
-    redis.call('HDEL', key, who)
+    redis.pcall('HDEL', key, who)
     return
   end
-  if redis.call('HSET', key, who, string.format('%.0f %.0f', jobs, now_ms + ttl)) == 1 and redis.call('HLEN', key) > MAX_HOLDERS then
-    redis.call('HDEL', key, who)
+  local held = string.format('%.0f %.0f', jobs, now_ms + ttl)
+  local added = redis.pcall('HSET', key, who, held)
+  if type(added) == 'table' then
+    if is_of_type(added) then redis.call('DEL', key) end
+    added = redis.call('HSET', key, who, held)
   end
+  if added == 1 and redis.call('HLEN', key) > MAX_HOLDERS then redis.call('HDEL', key, who) end
   if redis.call('PTTL', key) < ttl then
     redis.call('PEXPIRE', key, math.max(2 * ttl, shortest_ttl_ms))
   end
@@ -1433,7 +1451,7 @@ local function refund()
     if time > 0 then
       for _ = 1, count do
         key = key + 1
-        local value = redis.call('GET', KEYS[key])
+        local value = text_at(KEYS[key])
         local spent_to, debt, grants_at = parse_key(value)
         if spent_to then
           redis.call('SET', KEYS[key], bucket_text(spent_to - n * time, debt) .. string.sub(value, grants_at - 1), 'KEEPTTL')
@@ -1482,7 +1500,7 @@ local function settle()
     if ARGV[at + 1] == '1' then
       place = place + 1
       if leaf.key_rps > 0 or #leaf.key_windows > 0 then
-        local value = redis.call('GET', KEYS[place])
+        local value = text_at(KEYS[place])
         local spent_to, debt, grants_at = parse_key(value)
         local o = leaf.key_rps > 0 and open(spent_to, debt, leaf.key_rps, leaf.key_depth, true, 1, most) or nil
         if o then settle_open(o, tokens_of(at) * factor) end
@@ -1498,7 +1516,7 @@ end
 
 -- Pauses a key, keeping the later of two ends, and returns the end.
 local function pause_key(key, zset, until_ms, why)
-  local existing = redis.call('GET', key)
+  local existing = text_at(key)
   local old = existing and tonumber(string.match(existing, '^(%d+)|'))
   if old and old >= until_ms then return old end
   redis.call('SET', key, string.format('%.0f|', until_ms) .. why, 'PX', math.max(until_ms - now_ms, shortest_ttl_ms))
@@ -1595,7 +1613,7 @@ local function refused()
   local k = knobs(KEYS[1])
   local breadth, most = trust(KEYS[1])
   local is_alone = k and k.naive or ARGV[8] == '1' and ARGV[6] ~= '1' and breadth == 0
-  local l = parse_learned(redis.call('GET', KEYS[3]))
+  local l = parse_learned(text_at(KEYS[3]))
   local until_ms = refused_until(strikes_before(l, l and l.grows_from), l and has_known_rate(l), most or KEY_PAUSE)
   if is_alone then return { 'ok', until_ms, 1, math.max(until_ms * 1000 - now, 0) } end
   until_ms = pause_key(KEYS[2], KEYS[4], until_ms, ARGV[5])
@@ -1672,7 +1690,7 @@ local function ended()
   local lane = 2 * levels + 1
   for at = first, #ARGV, 7 do
     lane = lane + 1
-    local l = parse_learned(redis.call('GET', KEYS[lane]))
+    local l = parse_learned(text_at(KEYS[lane]))
     local remaining, reset = learns and tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
     -- Jobs without a key go to many untrusted servers, and a report of one does not hold for the
     -- others.
@@ -1719,7 +1737,7 @@ end
 -- resume: KEYS pause, pauses, learned; returns 1 if there was a pause. The learned state is deleted
 -- with it.
 local function resume()
-  local existing = redis.call('GET', KEYS[1])
+  local existing = text_at(KEYS[1])
   local old = existing and tonumber(string.match(existing, '^(%d+)|'))
   redis.call('DEL', KEYS[1], KEYS[3])
   redis.pcall('ZREM', KEYS[2], KEYS[1], KEYS[3])
@@ -1859,7 +1877,7 @@ end
 local function usage()
   local k = knobs(KEYS[1])
   if not k then return { 'unknown' } end
-  local value = redis.call('GET', KEYS[3])
+  local value = text_at(KEYS[3])
   local _, _, grants_at = parse_key(value)
   local reply = { 'ok', text(now) }
   for _, open in ipairs({ open_windows(k.windows, bucket(KEYS[2]).grants, 1), open_windows(k.key_windows, value, grants_at) }) do

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use flyball::jobs::Queue;
-use flyball::throttle::{Change, Error, LUA_TEXT, RedisStore, Store, reason_meaning};
+use flyball::throttle::{
+    Change, Error, Holder, KeyOutcomes, LUA_TEXT, RedisStore, Refund, Scope, Store,
+    UpstreamRefusal, reason_meaning,
+};
 
 use super::world::app_on;
 use crate::support::redis_server::Server;
@@ -292,4 +295,79 @@ async fn a_redis_that_takes_no_writes_still_tells_its_throttles() {
     assert_eq!(names, [name("mail")]);
     let status = second.status(&name("mail")).await.unwrap().unwrap();
     assert_eq!(status.knobs.rps.number(), 5.0);
+}
+
+#[tokio::test]
+async fn state_of_another_type_counts_as_lost_and_no_report_about_it_fails() {
+    let server = Server::start();
+    let store = store(&server);
+    has_names(&store).await;
+    let mail = name("mail");
+    let knobs = [
+        ("rps", "100"),
+        ("key_rps", "10"),
+        ("concurrency", "5"),
+        ("key_concurrency", "5"),
+    ];
+    let change = Change {
+        fields: fields(&knobs),
+        create: true,
+        ..Change::default()
+    };
+    store.set(&mail, &change).await.unwrap();
+    let asked = store.acquire(&ask("mail", &[("k", 1, 1.0)])).await;
+    let poison = |parts: &[&str]| {
+        for part in parts {
+            let key = format!("throttle:mail:{part}");
+            command(&server, &[b"DEL", key.as_bytes()]);
+            command(&server, &[b"RPUSH", key.as_bytes(), b"x"]);
+        }
+    };
+
+    poison(&["lane:k"]);
+    let refund = Refund {
+        key: "k",
+        grant: &asked.lanes[0],
+        units: 1,
+        cost: 1.0,
+    };
+    store.refund_many(&mail, &[refund]).await.unwrap();
+    poison(&["lane:k"]);
+    store.settle_many(&mail, &[("k", 1.0)]).await.unwrap();
+    poison(&["lane:k"]);
+    store.window_usage(&mail, "k").await.unwrap();
+    poison(&["pause:k", "learned:k", "pauses"]);
+    let refused = UpstreamRefusal {
+        key: "k",
+        scope: Scope::Key,
+        is_overload: false,
+        is_untrusted: false,
+        delay: None,
+        jitter: 0.0,
+        why: "429",
+    };
+    store.refused(&mail, &refused).await.unwrap();
+    poison(&["learned:k"]);
+    let ended = KeyOutcomes {
+        key: "k",
+        succeeded: 1,
+        tokens: 1.0,
+        ..KeyOutcomes::default()
+    };
+    store.ended(&mail, &[ended]).await.unwrap();
+    poison(&["pause:k"]);
+    let pause = Duration::from_secs(5);
+    store.pause_key(&mail, "k", pause, "by hand").await.unwrap();
+    poison(&["pause:k"]);
+    assert!(!store.resume_key(&mail, "k").await.unwrap());
+    for held in [1, 0] {
+        poison(&["holds", "holds:k"]);
+        let holder = Holder {
+            id: "w".to_owned(),
+            ttl: Duration::from_secs(30),
+            held,
+        };
+        let lanes = [("k".to_owned(), held)];
+        store.hold(&mail, &holder, &lanes).await.unwrap();
+    }
 }
