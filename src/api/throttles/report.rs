@@ -10,7 +10,6 @@ use serde::Serialize;
 
 use super::knobs::name_of;
 use super::state::ThrottlesState;
-use crate::api::clock;
 use crate::api::http::body;
 use crate::api::http::caller::Caller;
 use crate::api::http::fields::{Errors, ObjectReader, seconds};
@@ -20,8 +19,8 @@ use crate::api::jobs::input::{COST_MAX, KEY_BYTES_MAX, SPAN_MAX_S};
 use crate::api::throttles::acquire::WANT_MAX;
 use crate::api::work::endings::ERROR_BYTES_MAX;
 use crate::throttle::{
-    KeyOutcomes, LaneRequest, MAX_PAUSE, Name, Quota, SHARED_PAUSE_MAX, Scope, UpstreamRefusal,
-    check_cost, check_settled, first_shared,
+    KeyOutcomes, LaneRequest, MAX_PAUSE, Name, Quota, SHARED_PAUSE_MAX, Scope, Status,
+    UpstreamRefusal, check_cost, check_settled, first_shared,
 };
 
 /// The reason of a refusal that gives none.
@@ -244,7 +243,7 @@ pub async fn refused(
             )
         })
         .await?;
-    exists(&state, &throttle).await?;
+    let status = exists(&state, &throttle).await?;
     // Programs of one tenant must not stop a throttle for another, nor make its key slow for long.
     let is_own = caller.sees(throttle.as_str());
     let refused = UpstreamRefusal {
@@ -261,15 +260,16 @@ pub async fn refused(
     };
     let effect = state.throttles.refused(&throttle, &refused).await?;
     let until = Timestamp::from_millisecond(effect.until_ms).ok();
-    let wait = until.map(|until| until.duration_since(clock::now()).as_secs_f64());
+    // The pause ends by the clock of the store.
+    let wait_s = match effect.alone {
+        Some(alone) => alone.as_secs_f64(),
+        None => (effect.until_ms as f64 / 1e3 - status.at_us as f64 / 1e6).max(0.0),
+    };
     Ok(Json(RefusalPauseSet {
         throttle: throttle.to_string(),
         key,
         paused_until: until.filter(|_| effect.alone.is_none()),
-        wait_s: effect
-            .alone
-            .map_or(wait.unwrap_or(0.0), |alone| alone.as_secs_f64())
-            .max(0.0),
+        wait_s,
     }))
 }
 
@@ -382,12 +382,11 @@ async fn may_give_back(
     Err(Problem::new(Code::NotAllowed, detail))
 }
 
-/// Refuses a throttle that does not exist: nothing would read what is noted about its keys.
-async fn exists(state: &ThrottlesState, throttle: &Name) -> Result<(), Problem> {
-    match state.throttles.status(throttle).await? {
-        Some(_) => Ok(()),
-        None => Err(Problem::throttle_not_found(throttle)),
-    }
+/// Returns the status of a throttle, or refuses one that does not exist: nothing would read what is
+/// noted about its keys.
+async fn exists(state: &ThrottlesState, throttle: &Name) -> Result<Status, Problem> {
+    let status = state.throttles.status(throttle).await?;
+    status.ok_or_else(|| Problem::throttle_not_found(throttle))
 }
 
 /// Reads a report: the throttle of its path, its key, and the fields that `read` takes.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use flyball::throttle::RedisStore;
+use flyball::throttle::{MemoryStore, Name, RedisStore};
 use serde_json::{Value, json};
 
 use super::server::{SOON, pointers, problem, spawn_api, spawn_api_on};
@@ -296,6 +296,20 @@ async fn a_request_waits_on_the_server_for_its_tokens_and_no_longer_than_it_said
     let waiting = api.tokens("stopped/acquire", json!({"wait_ms": 30_000}));
     let (waited, ()) = tokio::join!(waiting, api.turn("stopped", &[("rps", "50")]));
     assert_eq!(waited["allowed"], true);
+}
+
+#[tokio::test]
+async fn the_wait_after_a_refusal_is_told_by_the_clock_of_the_store() {
+    // The store is some seventy years ahead of this machine.
+    let store = MemoryStore::new(Arc::new(|| 4_000_000_000_000_000));
+    store.write_raw(&Name::new("mail").unwrap(), "rps", "5");
+    let api = spawn_api_on(None, Fixture::on(Arc::new(store)).await).await;
+
+    let refusal = json!({"key": "a", "retry_after_s": 600});
+    let paused = api.tokens("mail/refused", refusal).await;
+
+    let wait_s = paused["wait_s"].as_f64().unwrap();
+    assert!((600.0..=660.1).contains(&wait_s), "{paused}");
 }
 
 #[tokio::test]
