@@ -1163,17 +1163,22 @@ local acquire = (function()
     return limits
   end
 
+  -- Returns the rate of a level as the reply states it; a person may have written blanks around it.
+  local function stated_rate(k)
+    return k.borrows and string.match(k.texts[1], '%S+') .. 'b' or k.texts[1]
+  end
+
   -- Returns the rates in force of all levels and the limits that the reply states.
   local function stated_knobs(unknown)
     if levels == 1 and leaf then
       -- They follow from the knobs alone, which are remembered.
       leaf.stated = leaf.stated or stated_limits(leaf.texts[18], leaf.concurrency, leaf.window_rps, leaf.most)
-      return leaf.borrows and leaf.texts[1] .. 'b' or leaf.texts[1], leaf.stated
+      return stated_rate(leaf), leaf.stated
     end
     local rates, lowest, window_rps = {}, -1, -1
     for i = 1, levels do
       local k = chain[i]
-      rates[i] = k and (k.borrows and k.texts[1] .. 'b' or k.texts[1]) or '0'
+      rates[i] = k and stated_rate(k) or '0'
       if k then window_rps, lowest = slower(window_rps, k.window_rps), slower(lowest, k.concurrency) end
     end
     rates = table.concat(rates, ' ')

@@ -12,6 +12,7 @@ laws! {
     a_circle_of_parents_still_answers,
     who_borrows_takes_what_the_parent_has_to_spare_and_no_more,
     who_does_not_borrow_keeps_to_its_own_rate,
+    who_borrows_may_have_blanks_around_its_rate,
     siblings_that_keep_to_their_rate_never_wait_for_a_borrower,
     four_levels_are_charged_in_one_call,
     parents_with_long_names_are_told_apart,
@@ -183,4 +184,21 @@ async fn parents_with_long_names_are_told_apart(world: World) {
     for (parent, used) in parents.iter().zip([2.0, 1.0]) {
         assert_eq!(world.status(parent).await.used, used, "{parent}");
     }
+}
+
+async fn who_borrows_may_have_blanks_around_its_rate(world: World) {
+    world.knobs("root", &[("rps", "10")]);
+    // As `echo 2 | redis-cli -x` writes it.
+    world.knobs(
+        "child",
+        &[("rps", " 2\n"), ("borrow", "1"), ("parent", "root")],
+    );
+
+    let answer = world.take("child", 1).await;
+
+    assert_eq!(answer.lanes[0].granted, 1, "{answer:?}");
+    assert_eq!(answer.effective_rps.number(), 2.0);
+    world.knobs("child", &[("parent", "")]);
+    world.pass(Duration::from_secs(1));
+    assert_eq!(world.granted("child", 1).await, 1);
 }
