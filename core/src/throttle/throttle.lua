@@ -720,8 +720,9 @@ end
 local function parse_refusal(value)
   if not value then return nil end
   local until_us, credit, at, strikes, why = string.match(value, '^(%S+) (%S+) (%S+) (%S+)|(.*)$')
-  if not until_us then return nil end
-  return { until_us = tonumber(until_us), credit = tonumber(credit), at = tonumber(at), strikes = tonumber(strikes), why = why }
+  until_us, credit, at, strikes = finite(until_us), finite(credit), finite(at), finite(strikes)
+  if not (until_us and credit and at and strikes) then return nil end
+  return { until_us = until_us, credit = credit, at = at, strikes = strikes, why = why }
 end
 
 local function refusal_text(r)
