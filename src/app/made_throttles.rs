@@ -92,7 +92,10 @@ async fn sweep(store: &dyn Store, record: &KnobRecord, names: Vec<Name>) -> anyh
         // The throttles of a deleted pattern stay as they are until they are unused.
         let pattern = patterns.get(from.as_str()).filter(|_| from != CALLER);
         let change = pattern.and_then(|pattern| {
-            on_demand::follow(&status.raw, &on_demand::inherited(&pattern.raw))
+            on_demand::follow(
+                &status.raw,
+                &on_demand::inherited_by(&status.name, &pattern.raw),
+            )
         });
         if let Some(change) = change {
             match store.set(&status.name, &change).await {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::listing::{Listing, is_counted};
-use super::on_demand::{CALLER, KnobTexts, MADE_FROM, best_pattern, follow, inherited, make};
+use super::on_demand::{CALLER, KnobTexts, MADE_FROM, best_pattern, follow, inherited_by, make};
 use super::tenant::tenant_of;
 use super::{Error, Name, Store};
 
@@ -56,7 +56,7 @@ pub async fn pattern_of(
         return Ok(None);
     };
     let status = store.status(pattern).await?;
-    Ok(status.map(|status| (pattern.clone(), inherited(&status.raw))))
+    Ok(status.map(|status| (pattern.clone(), inherited_by(name, &status.raw))))
 }
 
 /// Returns the fields that a new throttle gets of the pattern that fits `name`; `None` if no pattern

@@ -42,9 +42,22 @@ pub fn best_pattern<'a>(
         .max_by_key(|pattern| pattern.as_str().len())
 }
 
+/// Returns the knobs of a pattern that a throttle gets. A pattern may fit the parent that it names,
+/// which has none then.
+pub fn inherited_by(name: &Name, raw: &KnobTexts) -> KnobTexts {
+    let mut knobs = inherited(raw);
+    if knobs
+        .get("parent")
+        .is_some_and(|parent| parent == name.as_str())
+    {
+        knobs.remove("parent");
+    }
+    knobs
+}
+
 /// Returns the knobs of a pattern that its throttles get: those that a person may set, without a
 /// pause, which stops the throttles that exist one by one.
-pub fn inherited(raw: &KnobTexts) -> KnobTexts {
+fn inherited(raw: &KnobTexts) -> KnobTexts {
     let is_inherited = |field: &str| {
         field != "paused" && rules::knob(field).is_some_and(|knob| knob.is_settable())
     };

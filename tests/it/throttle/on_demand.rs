@@ -89,6 +89,31 @@ async fn a_pattern_makes_throttles_each_with_a_bucket_of_its_own_and_the_longest
 }
 
 #[tokio::test]
+async fn a_pattern_may_fit_the_parent_of_its_throttles() {
+    let redis: Arc<RedisStore> = Arc::new(patient_store(&redis_prefix()).await);
+    let store = PatternStore::new(redis, 100);
+    let knobs = [("rps", "5"), ("parent", "gcal:all")];
+    set(&store, &pattern("gcal:*"), &knobs).await;
+    set(
+        &store,
+        &pattern("set:*"),
+        &[("rps", "5"), ("parent", "set:all")],
+    )
+    .await;
+
+    // The first makes the throttle, and the second its parent.
+    store.acquire(&ask("gcal:1", &[("", 1, 1.0)])).await;
+    let answer = store.acquire(&ask("gcal:1", &[("", 1, 1.0)])).await;
+    set(&store, &name("set:all"), &[("rps", "100")]).await;
+
+    assert_eq!(answer.lanes[0].granted, 1, "{answer:?}");
+    assert!(!raw(&store, &name("gcal:all")).await.contains_key("parent"));
+    let set_by_hand = raw(&store, &name("set:all")).await;
+    assert_eq!(set_by_hand["rps"], "100");
+    assert!(!set_by_hand.contains_key("parent"), "{set_by_hand:?}");
+}
+
+#[tokio::test]
 async fn a_pattern_is_not_paused_because_its_throttles_would_flow_on() {
     let redis: Arc<RedisStore> = Arc::new(patient_store(&redis_prefix()).await);
     let (store, gcal) = (PatternStore::new(redis, 100), pattern("gcal:*"));
