@@ -40,7 +40,7 @@ end $$;
 create function flyball.max_cost(throttle text) returns float8
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set standard_conforming_strings = on as $$
 declare
-    number constant text := '^-?[0-9]{1,12}(\.[0-9]{0,20})?([eE][+-]?[0-9]{1,2})?$';
+    number constant text := '^[ \t\n\r\v\f]*[-+]?([0-9]{1,12}(\.[0-9]{0,20})?|\.[0-9]{1,20})([eE][-+]?[0-9]{1,2})?[ \t\n\r\v\f]*$';
     f      jsonb;
     rate   float8;
     span   float8;
@@ -542,6 +542,7 @@ set standard_conforming_strings = on set jit = off as $$
 #variable_conflict use_variable
 declare
     count_max     constant bigint := 5000;
+    number        constant text := '^[ \t\n\r\v\f]*[-+]?([0-9]{1,12}(\.[0-9]{0,20})?|\.[0-9]{1,20})([eE][-+]?[0-9]{1,2})?[ \t\n\r\v\f]*$';
     cap           bigint;
     depth         bigint;
     ready_count   bigint;
@@ -550,9 +551,13 @@ declare
     own_tenant    text;
     hides         boolean;
 begin
-    select (b.fields ->> 'max_backlog')::numeric::bigint, b.fields ->> 'on_backlog' into cap, overflow_mode
-    from flyball.knobs b
-    where b.throttle = throttle and b.fields ->> 'max_backlog' ~ '^\d{1,10}(\.0*)?$';
+    select case when k.size between 1 and 1e9 and k.size = floor(k.size) then k.size::bigint end, k.overflow_mode
+    into cap, overflow_mode
+    from (
+        select (b.fields ->> 'max_backlog')::float8 as size, b.fields ->> 'on_backlog' as overflow_mode
+        from flyball.knobs b
+        where b.throttle = throttle and b.fields ->> 'max_backlog' ~ number
+    ) k;
     if cap is null then
         return;
     end if;

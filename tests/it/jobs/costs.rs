@@ -148,7 +148,7 @@ impl Handler for Picky {
 async fn a_job_costs_no_more_than_the_throttles_above_its_own_allow() {
     let database = database().await;
     for (throttle, fields) in [
-        ("account", json!({"rps": "100", "max_cost": "50"})),
+        ("account", json!({"rps": "100", "max_cost": " 50\n"})),
         ("mail", json!({"rps": "100", "parent": "account"})),
         (
             "bulk",

@@ -286,6 +286,8 @@ async fn a_cap_that_is_no_number_is_no_cap() {
     for nonsense in [
         json!("many"),
         json!("-1"),
+        json!("0"),
+        json!("1.5"),
         json!(""),
         json!("1e400"),
         json!("99999999999999999999"),
@@ -303,19 +305,22 @@ async fn a_cap_that_is_no_number_is_no_cap() {
             .unwrap();
         one(&queue, http().throttle("hooks")).await;
     }
-    cap(
-        database.pool(),
-        "hooks",
-        json!({"max_backlog": "1.0", "on_backlog": "shout"}),
-    )
-    .await;
-    assert!(
-        one(&queue, http().throttle("hooks"))
-            .await
-            .backlog
-            .is_some(),
-        "an unknown word is the default, signal"
-    );
+    // As `redis-cli -x` writes it, and in other spellings of a number that the page shows as valid.
+    for number in ["1.0", " 1\n", "1e0", "+1"] {
+        cap(
+            database.pool(),
+            "hooks",
+            json!({"max_backlog": number, "on_backlog": "shout"}),
+        )
+        .await;
+        assert!(
+            one(&queue, http().throttle("hooks"))
+                .await
+                .backlog
+                .is_some(),
+            "{number}: an unknown word is the default, signal"
+        );
+    }
 }
 
 #[tokio::test]

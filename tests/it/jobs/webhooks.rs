@@ -407,13 +407,13 @@ async fn a_call_that_is_refused_is_tried_again_and_holds_up_no_other() {
     let worker = worker(&queue, SOON).await;
     run(
         &queue.pool,
-        "insert into flyball.knobs (throttle, fields) values ('webhooks', '{\"max_backlog\": \"0\", \"on_backlog\": \"reject\"}')",
+        "insert into flyball.knobs (throttle, fields) values ('webhooks', '{\"max_cost\": \"0.5\"}')",
     )
     .await;
     let first = enqueue_one(&queue, watched()).await;
     run_to(&queue, worker, first, Ending::Completed).await;
     assert_eq!(queue.settle().await.unwrap().calls, 0);
-    let waits = "select count(*) from flyball.webhook_call where problem like '%max_backlog%' and retry_at > now()";
+    let waits = "select count(*) from flyball.webhook_call where problem like '%max_cost%' and retry_at > now()";
     assert_eq!(count(&queue, waits).await, 1);
     run(&queue.pool, "delete from flyball.knobs").await;
     let second = enqueue_one(&queue, watched()).await;
@@ -437,7 +437,7 @@ async fn a_call_that_stays_refused_is_tried_ever_less_often() {
     let worker = worker(&queue, SOON).await;
     run(
         &queue.pool,
-        "insert into flyball.knobs (throttle, fields) values ('webhooks', '{\"max_backlog\": \"0\", \"on_backlog\": \"reject\"}')",
+        "insert into flyball.knobs (throttle, fields) values ('webhooks', '{\"max_cost\": \"0.5\"}')",
     )
     .await;
     let job = enqueue_one(&queue, watched()).await;
