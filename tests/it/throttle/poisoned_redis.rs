@@ -286,15 +286,20 @@ async fn a_redis_that_takes_no_writes_still_tells_its_throttles() {
         &server,
         &[b"CONFIG", b"SET", b"maxmemory-policy", b"noeviction"],
     );
-    command(&server, &[b"CONFIG", b"SET", b"maxmemory", b"1"]);
+    let out_of_memory: [&[u8]; 4] = [b"CONFIG", b"SET", b"maxmemory", b"1"];
+    let replica: [&[u8]; 3] = [b"REPLICAOF", b"127.0.0.1", b"1"];
+    for change in [&out_of_memory[..], &replica[..]] {
+        command(&server, change);
 
-    // As a command or a process that starts now does, this one searches all of Redis at first.
-    let second = store(&server);
-    let names = eventually("Redis", SOON, || async { second.names().await.ok() }).await;
+        // As a command or a process that starts now does, this one searches all of Redis at first.
+        let other = store(&server);
+        let names = eventually("Redis", SOON, || async { other.names().await.ok() }).await;
 
-    assert_eq!(names, [name("mail")]);
-    let status = second.status(&name("mail")).await.unwrap().unwrap();
-    assert_eq!(status.knobs.rps.number(), 5.0);
+        assert_eq!(names, [name("mail")]);
+        let status = other.status(&name("mail")).await.unwrap().unwrap();
+        assert_eq!(status.knobs.rps.number(), 5.0);
+        command(&server, &[b"CONFIG", b"SET", b"maxmemory", b"0"]);
+    }
 }
 
 #[tokio::test]

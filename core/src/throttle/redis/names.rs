@@ -46,9 +46,6 @@ impl RedisStore {
     /// Returns all throttles that exist, including newly found ones, in the order of their names.
     pub(super) async fn known_names(&self) -> Result<Vec<Name>, Error> {
         let mut found = self.adopt().await?;
-        // A server that accepts no writes still tells what it has, and a later search finds these
-        // again.
-        let _ = self.note_names(&found).await;
         let mut members = redis::cmd("SMEMBERS");
         members.arg(self.layout.names());
         let members = &members;
@@ -67,7 +64,6 @@ impl RedisStore {
                 self.change_names(&forget).await?;
                 *locked(&self.adoption) = Adoption::default();
                 found = self.adopt().await?;
-                self.note_names(&found).await?;
                 Vec::new()
             }
             // Only one server of many is lost: the throttles on the others can still be asked.
@@ -77,6 +73,14 @@ impl RedisStore {
                 .collect(),
             read => read?,
         };
+        let new: Vec<String> = {
+            let noted: BTreeSet<&str> = texts.iter().map(|text| text.0.as_str()).collect();
+            let is_new = |name: &&String| !noted.contains(name.as_str());
+            found.iter().filter(is_new).cloned().collect()
+        };
+        // A server that accepts no writes still tells what it has, and a later search finds these
+        // again.
+        let _ = self.note_names(&new).await;
         let names: BTreeSet<Name> = texts
             .into_iter()
             .chain(found.into_iter().map(Text))
