@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 
+use super::api_limit::is_of_the_api;
 use super::direct_change::is_changed_directly;
 use super::knobs::truth;
 use super::rules;
@@ -31,14 +32,15 @@ pub const UNUSED_US: i64 = 7 * 86_400 * 1_000_000;
 /// Knobs as texts of the hash.
 pub type KnobTexts = BTreeMap<String, String>;
 
-/// Returns the pattern that fits `name` best, the longest of those that fit.
+/// Returns the pattern that fits `name` best, the longest of those that fit. None fits the limits of
+/// APIs, which are made of the settings alone: one that was deleted limits nothing.
 pub fn best_pattern<'a>(
     name: &Name,
     patterns: impl IntoIterator<Item = &'a Name>,
 ) -> Option<&'a Name> {
     patterns
         .into_iter()
-        .filter(|pattern| pattern.fits(name))
+        .filter(|pattern| pattern.fits(name) && !is_of_the_api(name.as_str()))
         .max_by_key(|pattern| pattern.as_str().len())
 }
 
@@ -211,6 +213,8 @@ mod tests {
         assert_eq!(best("gcal:42"), Some("gcal:*".into()));
         assert_eq!(best("gcal:eu:42"), Some("gcal:eu:*".into()));
         assert_eq!(best("hooks"), Some("*".into()));
+        assert_eq!(best("api:read"), None);
+        assert_eq!(best("limit:lead:customer"), None);
         let some = &patterns[1..];
         assert_eq!(best_pattern(&Name::new("hooks").unwrap(), some), None);
         // An empty rest after the prefix matches as well.

@@ -1,7 +1,6 @@
 //! Seeds the store with the knobs of files where they are absent; live edits stay.
 
 use super::admission::{SETTINGS, TenantLimits};
-use super::api_limit::is_of_the_api;
 use super::caller_knobs::fields_of_pattern;
 use super::on_demand::{MADE_FROM, follow, make};
 use super::{Change, Error, KnobsFile, Name, Store};
@@ -18,11 +17,7 @@ pub async fn seed(store: &dyn Store, files: &[KnobsFile]) -> Result<Vec<Name>, E
     };
     patterns.retain(Name::is_pattern);
     for file in files {
-        // The limits of APIs are made of the settings alone.
-        let of_pattern = match is_of_the_api(file.name.as_str()) {
-            true => None,
-            false => fields_of_pattern(store, &file.name, &patterns).await?,
-        };
+        let of_pattern = fields_of_pattern(store, &file.name, &patterns).await?;
         let mut fields = of_pattern.unwrap_or_default();
         let own = file.fields.iter();
         fields.extend(own.map(|(field, text)| (field.clone(), Some(text.clone()))));

@@ -143,6 +143,17 @@ async fn a_pattern_is_not_paused_because_its_throttles_would_flow_on() {
 }
 
 #[tokio::test]
+async fn no_pattern_makes_a_limit_of_requests_that_was_deleted() {
+    let redis: Arc<RedisStore> = Arc::new(patient_store(&redis_prefix()).await);
+    let store = PatternStore::new(redis, 100);
+    set(&store, &pattern("*"), &[("rps", "5")]).await;
+    for limit in ["api:read", "limit:lead"] {
+        let answer = store.acquire(&ask(limit, &[("", 1, 1.0)])).await;
+        assert!(answer.lanes[0].says_unknown(&name(limit)), "{answer:?}");
+    }
+}
+
+#[tokio::test]
 async fn no_more_throttles_are_made_than_the_settings_allow() {
     let redis: Arc<RedisStore> = Arc::new(patient_store(&redis_prefix()).await);
     let store = PatternStore::new(redis.clone(), 4);
