@@ -29,6 +29,10 @@ pub const MADE_MAX: usize = 1000;
 /// after which a bucket is forgotten.
 pub const UNUSED_US: i64 = 7 * 86_400 * 1_000_000;
 
+/// The knobs that the store writes into each throttle, where they are missing, and their text.
+const ADDED: [&str; 3] = ["rps", "burst", "window"];
+const ADDED_TEXT: &str = "1";
+
 /// Knobs as texts of the hash.
 pub type KnobTexts = BTreeMap<String, String>;
 
@@ -126,7 +130,10 @@ pub fn follow(raw: &KnobTexts, knobs: &KnobTexts) -> Option<Change> {
     if before == *knobs {
         return None;
     }
-    let is_untouched = |field: &str| raw.get(field) == before.get(field);
+    let is_untouched = |field: &str| match (raw.get(field), before.get(field)) {
+        (Some(text), None) => ADDED.contains(&field) && text == ADDED_TEXT,
+        (now, made) => now == made,
+    };
     let mut fields: BTreeMap<String, Option<String>> = BTreeMap::new();
     for field in before.keys().chain(knobs.keys()) {
         if is_untouched(field) && raw.get(field) != knobs.get(field) {
@@ -167,12 +174,11 @@ fn is_set(raw: &KnobTexts) -> bool {
         return false;
     };
     let (mut now, mut made) = (inherited(raw), parse_made_of(made_of));
-    // The store writes these three into each throttle.
-    for field in ["rps", "burst", "window"] {
+    for field in ADDED {
         for texts in [&mut now, &mut made] {
             texts
                 .entry(field.to_owned())
-                .or_insert_with(|| "1".to_owned());
+                .or_insert_with(|| ADDED_TEXT.to_owned());
         }
     }
     if raw.get("mode").is_some_and(|mode| mode == "auto") {
@@ -265,6 +271,26 @@ mod tests {
             ),
             None
         );
+    }
+
+    #[test]
+    fn knobs_that_the_store_has_added_follow_a_caller_that_brings_them_later() {
+        let mut raw = KnobTexts::new();
+        applied(&mut raw, &make(CALLER, &texts(&[("rps", "5")])));
+        // A person has set the last of them.
+        raw.extend(texts(&[("burst", "1"), ("window", "1"), ("key_rps", "1")]));
+        let brought = [
+            ("rps", "5"),
+            ("burst", "3"),
+            ("window", "60"),
+            ("key_rps", "2"),
+        ];
+
+        let change = follow(&raw, &texts(&brought)).unwrap();
+        applied(&mut raw, &change);
+
+        assert_eq!((raw["burst"].as_str(), raw["window"].as_str()), ("3", "60"));
+        assert_eq!(raw["key_rps"], "1");
     }
 
     #[test]
