@@ -3,7 +3,7 @@
 
 use crate::api::waiting::{author, first_line, for_everything, for_writes, open_breaker};
 use crate::governor::actuator::{is_breakers_zero, is_stopped_by_breaker};
-use crate::governor::explain::{number, seconds};
+use crate::governor::explain::{number, seconds, shell_word};
 use crate::governor::time::unix_s;
 use crate::jobs::{Failing, Pause};
 use crate::throttle::{HeldKeys, OverQuotaKey, Status};
@@ -202,11 +202,7 @@ fn failures(requested: &Obstacles, failing: &Failing) -> String {
 /// Describes the keys that hold jobs back: their number by cause, and the slowest of them.
 fn keys(requested: &Obstacles, held: &HeldKeys) -> Option<String> {
     let slowest = held.slowest.as_ref()?;
-    let key = if slowest.key.is_empty() {
-        "''"
-    } else {
-        &slowest.key
-    };
+    let key = shell_word(&slowest.key);
     let detail = match (slowest.paused_until_ms, slowest.learned_rps) {
         (Some(until_ms), _) if slowest.why.is_empty() => {
             format!("{key}, for {} more", left(requested, until_ms))
@@ -218,7 +214,7 @@ fn keys(requested: &Obstacles, held: &HeldKeys) -> Option<String> {
         ),
         (None, Some(rps)) if rps >= 0.1 => format!("{key}, {}/s", number(rps)),
         (None, Some(rps)) if rps > 0.0 => format!("{key}, one in {}", seconds(1.0 / rps)),
-        (None, _) => key.to_owned(),
+        (None, _) => key.clone(),
     };
     let counts = [
         (held.paused, "paused"),

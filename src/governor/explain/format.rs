@@ -38,9 +38,34 @@ pub fn tripped(by: &str, height: f64) -> String {
     }
 }
 
+/// Formats a text that anybody may have chosen, such as a key, as one word of a shell, so that a
+/// command with it can be pasted.
+pub fn shell_word(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-.:/@%+=,".contains(c);
+    match !text.is_empty() && text.chars().all(is_plain) {
+        true => text.to_owned(),
+        false => format!("'{}'", text.replace('\'', r"'\''")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_text_is_one_word_of_a_shell() {
+        for (text, word) in [
+            ("tenant-3", "tenant-3"),
+            ("a@b.example:443/x", "a@b.example:443/x"),
+            ("", "''"),
+            ("two words", "'two words'"),
+            ("x; rm -rf ~", "'x; rm -rf ~'"),
+            ("$(id)", "'$(id)'"),
+            ("it's", r"'it'\''s'"),
+        ] {
+            assert_eq!(shell_word(text), word);
+        }
+    }
 
     #[test]
     fn a_small_rate_keeps_its_digits() {

@@ -13,4 +13,4 @@ pub mod view;
 pub mod why;
 
 pub use cause::Cause;
-pub use format::{number, seconds};
+pub use format::{number, seconds, shell_word};
