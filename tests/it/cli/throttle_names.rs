@@ -75,6 +75,9 @@ async fn a_command_that_stores_jobs_says_which_throttles_do_not_exist() {
     let moved = |throttle| shell.ok(&[&update[..], &[throttle]].concat()).err;
     assert_eq!(moved("hoks"), told);
     assert_eq!(moved("hooks"), "");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_throttle_of_a_pattern_is_made_on_first_use_and_nobody_is_told_to_create_it() {
     let shell = shell().await;
     shell.ok(&["throttle", "set", "gcal:*", "rps=20"]);
