@@ -185,7 +185,7 @@ pub struct SignalView {
     pub age_s: Option<f64>,
     /// True if the reading is too old or unusable.
     pub stale: bool,
-    /// The reason why the last reading failed, as the leading process knows it.
+    /// The reason why the last reading failed; `null` if it did not.
     pub problem: Option<String>,
     /// The time at which the newest sample became visible, in unix seconds.
     #[serde(skip)]
@@ -222,7 +222,7 @@ impl GovernorView {
                 at: signal.front.at.map(timestamp),
                 age_s: None,
                 stale: false,
-                problem: None,
+                problem: signal.problem.clone(),
                 sampled_at: signal.front.seen.unwrap_or(state.began_at),
                 stale_after_s: signal.stale_after_s(about, &policy.law),
             },

@@ -58,6 +58,9 @@ pub struct Signal {
     /// True if the jobs that ended since the newest sample carry no information about it.
     #[serde(skip)]
     pub discounted: bool,
+    /// The reason why the last reading failed, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
 }
 
 impl Signal {
@@ -78,6 +81,7 @@ impl Signal {
             looks: VecDeque::new(),
             alarms: 0,
             discounted: false,
+            problem: None,
         }
     }
 

@@ -1,5 +1,7 @@
 //! All signals of one governor: their samples, and the lowest of the rates that they ask for.
 
+use std::collections::BTreeMap;
+
 use super::part::StatePart;
 use super::signal::Signal;
 use super::tick_context::TickContext;
@@ -29,6 +31,16 @@ pub(in crate::governor) fn adopt(signals: &mut Vec<Signal>, policy: &Policy, u: 
         None => Signal::new(about, &policy.law, u),
     };
     *signals = policy.signals.iter().map(take).collect();
+}
+
+/// Records for people why signals have no reading; `problems` are by signal.
+pub(in crate::governor) fn note_problems(
+    signals: &mut [Signal],
+    problems: &BTreeMap<String, String>,
+) {
+    for signal in signals {
+        signal.problem = problems.get(&signal.name).cloned();
+    }
 }
 
 /// Ingests the samples of a tick, and the feedback of the throttle's own work; `w` is the work of a

@@ -108,13 +108,9 @@ impl GovernedThrottle {
         bounds(&self.policy, status)
     }
 
-    /// Shows the state to people, with the errors of the signals' last readings.
+    /// Shows the state to people.
     pub fn show(&self, state: &ControlState, status: &Status) {
-        let mut view = GovernorView::new(state, &self.policy, status.at_us as f64 / 1e6);
-        let problems = self.problems.lock();
-        for signal in view.iter_mut().flat_map(|view| &mut view.signals) {
-            signal.problem = problems.get(&signal.name).cloned();
-        }
+        let view = GovernorView::new(state, &self.policy, status.at_us as f64 / 1e6);
         *self.view.lock() = view;
     }
 

@@ -15,15 +15,20 @@ use super::report::{ReconcileError, RoundReport};
 use crate::governor::actuator::{Actuator, BREAKERS_ZERO};
 use crate::governor::decision::Decision;
 use crate::governor::explain::cause::Cause;
+use crate::governor::law::signals;
 use crate::governor::observation::{Observation, SignalSample};
 use crate::governor::plan::Plan;
 use crate::governor::shadow;
 use crate::governor::state::ControlState;
 use crate::governor::time::timestamp;
+use crate::postgres::storable;
 use crate::throttle::{Knobs, Mode, RateLimit, Status};
 
 /// The longest wait for the record of knobs to replace an older copy of them, in seconds.
 const OLDER_COPY_S: f64 = 15.0;
+/// The most characters of a reason for a missing reading that are kept: room for the longest query
+/// and what a server says of it.
+const PROBLEM_CHARS: usize = 5000;
 
 /// A tick of one throttle in one term.
 struct Tick<'a> {
@@ -86,6 +91,7 @@ pub(super) async fn tick(
     let Some(mut state) = runtime.state.take() else {
         return Ok(RoundReport::default());
     };
+    signals::note_problems(&mut state.signals, &throttle.problems.lock());
     let found = state.watchdogs.found.clone();
     let tick = Tick {
         parts,
@@ -126,7 +132,7 @@ async fn read(
                 samples.extend(read);
             }
             Err(error) => {
-                let problem = error.to_string();
+                let problem = storable(&error.to_string(), PROBLEM_CHARS);
                 // Logged once, not every tick.
                 if problems.get(&about.name) != Some(&problem) {
                     tracing::warn!(throttle.name = %throttle.name, signal = about.name, error = problem, "no reading");

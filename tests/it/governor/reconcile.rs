@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use flyball::governor::postgres::{Error as JournalError, STATEMENTS};
-use flyball::governor::{Decision, Governor, Journal, Phase, Plan};
+use flyball::governor::{Decision, Governor, GovernorView, Journal, Phase, Plan};
 use flyball::signals::{no_depth, no_feedback};
 use flyball::throttle::{Change, Mode, Name, RateLimit, Store};
 use serde_json::json;
@@ -251,6 +251,10 @@ async fn without_prometheus_it_holds_then_decays_to_the_safe_rate_and_comes_back
                 .unwrap()
                 .contains("status 503")
     );
+    // What every other process shows.
+    let (_, stored) = rig.journal.load("reindex").await.unwrap().unwrap();
+    let told = GovernorView::of_stored(stored, &rig.policy, rig.now()).unwrap();
+    assert_eq!(told.signals[0].problem, view.signals[0].problem);
 
     rig.world.lock().unwrap().down = false;
     rig.run(200).await;
