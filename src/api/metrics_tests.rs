@@ -73,6 +73,8 @@ fn measured(name: &str) -> Measured {
         problem: None,
         sampled_at: 0.0,
         stale_after_s: 60.0,
+        late_after_s: 30.0,
+        looked: None,
     };
     let shadow = ShadowView {
         since: Timestamp::UNIX_EPOCH,

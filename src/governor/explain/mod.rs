@@ -6,6 +6,7 @@
 pub mod cause;
 pub mod format;
 pub mod limits;
+mod readings;
 pub(in crate::governor) mod reason;
 mod remedy;
 mod terms;

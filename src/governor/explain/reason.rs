@@ -4,7 +4,7 @@ use super::cause::Cause;
 use super::format::{number, seconds, tripped};
 use super::terms::terms;
 use crate::governor::actuator::Actuator;
-use crate::governor::law::limits::above_soft;
+use crate::governor::law::limits::{above_soft, late};
 use crate::governor::law::{Clamp, Phase, Verdict};
 use crate::governor::manual_override::ManualOverride;
 use crate::governor::plan::Plan;
@@ -177,7 +177,15 @@ fn bound(state: &Snapshot<'_>, policy: &Policy, now: f64, clamp: Clamp) -> Strin
              the week"
         ),
         Clamp::Confirm => "; not raised until a sample confirms the restart".to_owned(),
-        Clamp::Late => "; not raised, because the next reading is late".to_owned(),
+        Clamp::Late => {
+            let late = late(state.signals, &policy.law, now);
+            let names: Vec<&str> = late.map(|signal| signal.name.as_str()).collect();
+            let of = match names.is_empty() {
+                true => String::new(),
+                false => format!(" of {}", names.join(", ")),
+            };
+            format!("; not raised, because the next reading{of} is late")
+        }
         Clamp::Soft => above_soft(state.signals, policy).map_or_else(
             || "; not raised while a signal is above its soft level".to_owned(),
             |about| {

@@ -193,6 +193,12 @@ pub struct SignalView {
     /// The silence after which it is stale, in seconds.
     #[serde(skip)]
     pub(crate) stale_after_s: f64,
+    /// The silence after which its next sample is late, in seconds.
+    #[serde(skip)]
+    pub(crate) late_after_s: f64,
+    /// The time of the newest direct look in unix seconds, and its value.
+    #[serde(skip)]
+    pub(crate) looked: Option<(f64, f64)>,
 }
 
 impl GovernorView {
@@ -225,6 +231,8 @@ impl GovernorView {
                 problem: signal.problem.clone(),
                 sampled_at: signal.front.seen.unwrap_or(state.began_at),
                 stale_after_s: signal.stale_after_s(about, &policy.law),
+                late_after_s: policy.law.late_gaps * signal.front.gap_s,
+                looked: signal.looked.map(|(at, x)| (at, x * about.setpoint)),
             },
         );
         let mut view = Self {

@@ -12,6 +12,7 @@ use jiff::Timestamp;
 
 use super::format::{number, seconds, tripped};
 use super::limits::{besides_rate, by_windows};
+use super::readings::{blind, keep_open, late, reads};
 use super::remedy;
 use super::view::{FindingView, GovernorView, OverrideView, SignalView};
 use crate::governor::actuator::{Actuator, is_breakers_zero};
@@ -256,7 +257,10 @@ fn governed(requested: &WhyInput, status: &Status, rate: &str) -> Vec<String> {
     };
     if view.breaker == Phase::Open {
         let mut parts = vec![format!("{rate} by the breaker: {}", view.reason)];
-        parts.extend(gone(requested, view, "so nothing restarts it"));
+        match gone(requested, view, "so nothing restarts it") {
+            Some(gone) => parts.push(gone),
+            None => parts.extend(keep_open(view)),
+        }
         return parts;
     }
     if view.actuator.in_force(status).is_stopped() {
@@ -342,7 +346,7 @@ fn holds(requested: &WhyInput, view: &GovernorView) -> String {
         .map(|s| s.name.as_str())
         .collect();
     if !stale.is_empty() {
-        return format!("{}{}", blind(view, &stale), problem(view, &stale));
+        return blind(view, &stale);
     }
     let signal = view
         .signal
@@ -384,7 +388,7 @@ fn holds(requested: &WhyInput, view: &GovernorView) -> String {
             return format!("not raised, because {above}{reads}");
         }
         "week" => "ready at the usual rate of this hour of the week, because no job waits",
-        "late" => "not raised, because the next reading is late",
+        "late" => return format!("not raised, because {}{reads}", late(view, requested.now)),
         "confirm" => "restarted after a trip, and not raised until a sample confirms it",
         "floor" => "at the floor below its usual rate",
         "start" => "held, because no signal has been read yet",
@@ -396,36 +400,6 @@ fn holds(requested: &WhyInput, view: &GovernorView) -> String {
         }
     };
     format!("{reported}{reads}")
-}
-
-/// Returns the phrase for a signal's value, setpoint and age.
-fn reads(signal: &SignalView) -> String {
-    let Some(value) = signal.value else {
-        return format!("{} has not been read yet", signal.name);
-    };
-    let age = signal
-        .age_s
-        .map_or_else(String::new, |age| format!(" (sample {} old)", seconds(age)));
-    let value = number(value);
-    format!(
-        "{} {value} of {}{age}",
-        signal.name,
-        alike(signal.setpoint, &value)
-    )
-}
-
-/// Formats `setpoint` with at least as many decimal places as `value`.
-fn alike(setpoint: f64, value: &str) -> String {
-    let plain = number(setpoint);
-    if plain.contains('e') || value.contains('e') {
-        return plain;
-    }
-    let digits = |text: &str| text.split_once('.').map_or(0, |(_, digits)| digits.len());
-    if digits(value) > digits(&plain) {
-        format!("{setpoint:.*}", digits(value))
-    } else {
-        plain
-    }
 }
 
 /// Returns the rate that the next signal would allow if the limiting signal did not limit.
@@ -491,41 +465,6 @@ fn trend(requested: &WhyInput, status: &Status) -> Option<String> {
         g if g <= -STEADY_CHANGE => format!("fell {:.0} %/min", -100.0 * g),
         _ => format!("steady for {}", seconds(passed_s)),
     })
-}
-
-fn blind(view: &GovernorView, stale: &[&str]) -> String {
-    let ages = view
-        .signals
-        .iter()
-        .filter(|s| s.stale)
-        .filter_map(|s| s.age_s);
-    let oldest = ages.fold(None, |most: Option<f64>, age| {
-        Some(most.map_or(age, |m| m.max(age)))
-    });
-    match oldest {
-        Some(age) => format!(
-            "lowered towards {} and not raised, because there has been no new reading of {} for {}",
-            view.actuator.refuge(),
-            stale.join(", "),
-            seconds(age)
-        ),
-        None => {
-            format!(
-                "lowered towards {} and not raised, because {} has never been read",
-                view.actuator.refuge(),
-                stale.join(", ")
-            )
-        }
-    }
-}
-
-fn problem(view: &GovernorView, stale: &[&str]) -> String {
-    let reported = view
-        .signals
-        .iter()
-        .filter(|s| stale.contains(&s.name.as_str()))
-        .find_map(|s| s.problem.as_ref());
-    reported.map_or_else(String::new, |problem| format!(" ({problem})"))
 }
 
 /// Returns the author, age and reason of the last manual change, as the governor saw it or else as

@@ -11,6 +11,8 @@ use crate::throttle::{KnobProblem, Knobs, Name, RateLimit};
 
 #[path = "why_gone_tests.rs"]
 mod gone;
+#[path = "why_silent_tests.rs"]
+mod silent;
 
 const NOW: f64 = 1_700_000_000.0;
 
@@ -390,7 +392,7 @@ fn an_open_breaker_says_what_tripped_it_and_since_when() {
     assert_eq!(
         sentence(requested),
         "stopped by the breaker: search-load rose to 9 x its setpoint 5 s ago; it restarts when \
-         the load is gone."
+         the load is gone; search-load still reads 18 of 2 (sample 6 s old)."
     );
     let trip = view.last_trip.unwrap();
     assert_eq!(

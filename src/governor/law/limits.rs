@@ -5,7 +5,7 @@ use super::part::{StatePart, all_finite};
 use super::signal::Signal;
 use super::week::Week;
 use crate::control::slew;
-use crate::governor::policy::{Policy, SignalKind, SignalPolicy};
+use crate::governor::policy::{ControllerTuning, Policy, SignalKind, SignalPolicy};
 
 /// The optimism, in sigmas, of the model that bounds an unused knob.
 const IDLE_SIGMAS: f64 = 1.0;
@@ -124,11 +124,7 @@ impl LimitInput<'_> {
                 lower(&mut u, room.max(1e-12).ln(), Clamp::Idle);
             }
         }
-        let is_late = |signal: &Signal| {
-            let seen = signal.front.seen;
-            seen.is_some_and(|at| now - at > law.late_gaps * signal.front.gap_s)
-        };
-        if self.signals.iter().any(is_late) {
+        if late(self.signals, law, now).next().is_some() {
             lower(&mut u, self.in_force, Clamp::Late);
         }
         if above_soft(self.signals, self.policy).is_some() {
@@ -167,6 +163,20 @@ impl LimitInput<'_> {
         }
         signal.controller.pid()?.observer.room(IDLE_SIGMAS)
     }
+}
+
+/// Returns the signals whose next sample has not come although it was due.
+pub(in crate::governor) fn late<'a>(
+    signals: &'a [Signal],
+    law: &ControllerTuning,
+    now: f64,
+) -> impl Iterator<Item = &'a Signal> {
+    let gaps = law.late_gaps;
+    let is_late = move |signal: &&Signal| {
+        let seen = signal.front.seen;
+        seen.is_some_and(|at| now - at > gaps * signal.front.gap_s)
+    };
+    signals.iter().filter(is_late)
 }
 
 /// Returns the first signal whose newest value is above its soft level.
