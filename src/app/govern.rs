@@ -11,8 +11,8 @@ use crate::governor::{Governor, Journal, Sources};
 use crate::jobs::postgres::Feedbacks;
 use crate::jobs::{self, Queue};
 use crate::service::Leader;
-use crate::signals::complaints_postgres;
-use crate::signals::{Depth, DepthSource, Feedback, FeedbackSource, WorkerFeedback};
+use crate::signals::complaints_postgres::{self, PoolExists};
+use crate::signals::{self, Depth, DepthSource, Feedback, FeedbackSource, WorkerFeedback};
 use crate::throttle::{Name, Store};
 
 /// Time without a renewal after which another process may lead.
@@ -30,6 +30,9 @@ const OUT_OF_REACH: Duration = Duration::from_secs(5);
 /// Longest wait of the governor for Postgres, or for a signal from it; the knob is turned in any
 /// case.
 const JOURNAL_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The name of the database in the reasons for missing readings.
+const DATABASE: &str = "Postgres";
 
 /// Interval of the slow path, which runs the policies that are due.
 const TICK_EVERY: Duration = Duration::from_secs(1);
@@ -62,7 +65,10 @@ pub(super) fn governor(
     let sources = sources
         .with_depth(depth(queue.clone(), throttles.clone()))
         .with_feedback(reported)
-        .with_complaints(complaints_postgres::from_tally(apart.clone()));
+        .with_complaints(complaints_postgres::from_tally(
+            apart.clone(),
+            pool_exists(throttles.clone()),
+        ));
     Ok(Governor::with(
         throttles.clone(),
         Journal::new(apart).with_patience(JOURNAL_TIMEOUT),
@@ -81,27 +87,46 @@ fn depth(queue: Queue, throttles: Arc<dyn Store>) -> DepthSource {
         let (queue, throttles) = (queue.clone(), throttles.clone());
         let throttle = throttle.to_owned();
         Box::pin(async move {
-            let depths = tokio::time::timeout(JOURNAL_TIMEOUT, queue.depths())
-                .await
-                .ok()?
-                .ok()?;
-            let at = unix_s(depths.at?);
+            let depths = tokio::time::timeout(JOURNAL_TIMEOUT, queue.depths()).await;
+            let depths = depths.map_err(|_| signals::Error::TimedOut {
+                url: DATABASE.to_owned(),
+                within_ms: JOURNAL_TIMEOUT.as_millis(),
+            })?;
+            let depths = depths.map_err(|error| {
+                tracing::debug!(%error, "no depth of the queues");
+                signals::Error::Unreachable {
+                    url: DATABASE.to_owned(),
+                    reason: "the depth of the queues cannot be read".to_owned(),
+                }
+            })?;
+            let at = unix_s(depths.at.ok_or(signals::Error::NotCounted)?);
             let of = depths
                 .throttles
                 .iter()
                 .find(|depth| depth.throttle == throttle);
             if of.is_none() && !exists(&*throttles, &throttle).await {
-                return None;
+                return Err(signals::Error::Unknown {
+                    what: "throttle",
+                    name: throttle,
+                });
             }
             let oldest_at = of
                 .filter(|depth| depth.ready > 0)
                 .and_then(|depth| depth.oldest_ready_at);
-            Some(Depth {
+            Ok(Depth {
                 ready: of.map_or(0, |depth| depth.ready) as f64,
                 oldest_s: oldest_at.map_or(0.0, |oldest| (at - unix_s(oldest)).max(0.0)),
                 at,
             })
         })
+    })
+}
+
+/// Returns the look for a pool, whose jobs pass a throttle of its name.
+fn pool_exists(throttles: Arc<dyn Store>) -> PoolExists {
+    Arc::new(move |pool| {
+        let (throttles, pool) = (throttles.clone(), pool.to_owned());
+        Box::pin(async move { exists(&*throttles, &pool).await })
     })
 }
 

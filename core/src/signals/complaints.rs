@@ -9,6 +9,8 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
+use super::{Error, Missing};
+
 /// Messages that must have been accepted in 24 hours before an account is judged.
 pub const MIN_ACCEPTED_MAIL: f64 = 500.0;
 /// Standard errors between the measured share and the lower end of its interval (Wilson's).
@@ -27,13 +29,13 @@ pub struct Complaints {
     pub at: f64,
 }
 
-/// Returns the complaints of the pool of that name; `None` if they are not known.
+/// Returns the complaints of the pool of that name, or the reason for which they are not known.
 pub type ComplaintSource =
-    Arc<dyn Fn(&str) -> BoxFuture<'static, Option<Complaints>> + Send + Sync>;
+    Arc<dyn Fn(&str) -> BoxFuture<'static, Result<Complaints, Error>> + Send + Sync>;
 
 /// Returns a source without readings.
 pub fn no_complaints() -> ComplaintSource {
-    Arc::new(|_| Box::pin(std::future::ready(None)))
+    Arc::new(|_| Box::pin(std::future::ready(Err(Error::from(Missing::Absent)))))
 }
 
 /// Returns the worst of `accounts` (account, accepted, complained) at `at`, in unix seconds.

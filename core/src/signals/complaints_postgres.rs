@@ -3,13 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use sqlx::Row as _;
+use sqlx::postgres::PgRow;
 
-use super::complaints::{ComplaintSource, worst};
+use super::Error;
+use super::complaints::{ComplaintSource, Complaints, worst};
 use crate::postgres::Db;
 
 /// Longest wait for the tally.
 const TALLY_TIMEOUT: Duration = Duration::from_millis(500);
+/// The name of the database in errors, which never show its URL.
+const DATABASE: &str = "Postgres";
 
 /// Reads the tally of a pool's accounts over 24 hours, as rows of (account, accepted, complained,
 /// now).
@@ -17,51 +22,65 @@ pub const TALLY: &str = "select account, sum(accepted)::double precision, sum(co
      extract(epoch from now())::double precision \
      from flyball.account_tally where pool = $1 and hour > now() - interval '24 hours' group by account";
 
-/// Returns a source that reads the tally in this database.
-pub fn from_tally(db: Db) -> ComplaintSource {
+/// Reads the time, and whether anything was ever counted for a pool.
+pub const EVER: &str = "select extract(epoch from now())::double precision, \
+     exists (select from flyball.account_tally where pool = $1)";
+
+/// Returns false if there is no pool of that name.
+pub type PoolExists = Arc<dyn Fn(&str) -> BoxFuture<'static, bool> + Send + Sync>;
+
+/// Returns a source that reads the tally in this database. A pool without one has no complaints if
+/// it `exists`; otherwise its name is misspelt, and has no reading.
+pub fn from_tally(db: Db, exists: PoolExists) -> ComplaintSource {
     Arc::new(move |pool| {
-        let (db, pool) = (db.clone(), pool.to_owned());
+        let (db, exists, pool) = (db.clone(), exists.clone(), pool.to_owned());
         Box::pin(async move {
-            let requested =
-                tokio::time::timeout(TALLY_TIMEOUT, sqlx::query(TALLY).bind(&pool).fetch_all(&db))
-                    .await;
-            let rows = requested
-                .ok()?
-                .inspect_err(|error| tracing::debug!(pool, %error, "no tally of complaints"))
-                .ok()?;
-            let Some(first) = rows.first() else {
-                // Nothing was sent, so there are no complaints. The database was reached, so its
-                // clock can be asked as well.
-                return now(&db).await.map(|at| worst([], at));
-            };
-            let at: f64 = first.try_get(3).ok()?;
-            let accounts: Option<Vec<(String, f64, f64)>> = rows
-                .iter()
-                .map(|row| {
-                    Some((
-                        row.try_get(0).ok()?,
-                        row.try_get(1).ok()?,
-                        row.try_get(2).ok()?,
-                    ))
-                })
-                .collect();
-            let accounts = accounts?;
-            Some(worst(
-                accounts.iter().map(|(account, accepted, complained)| {
-                    (account.as_str(), *accepted, *complained)
-                }),
-                at,
-            ))
+            let rows = read(sqlx::query(TALLY).bind(&pool).fetch_all(&db)).await?;
+            if !rows.is_empty() {
+                return of_rows(&rows).map_err(|error| unread(&error));
+            }
+            let (at, was_counted): (f64, bool) =
+                read(sqlx::query_as(EVER).bind(&pool).fetch_one(&db)).await?;
+            if !was_counted && !exists(&pool).await {
+                return Err(Error::Unknown {
+                    what: "pool",
+                    name: pool,
+                });
+            }
+            Ok(worst([], at))
         })
     })
 }
 
-async fn now(db: &Db) -> Option<f64> {
-    let row = sqlx::query("select extract(epoch from now())::double precision").fetch_one(db);
-    tokio::time::timeout(TALLY_TIMEOUT, row)
-        .await
-        .ok()?
-        .ok()?
-        .try_get(0)
-        .ok()
+/// Returns the complaints that rows of the tally tell.
+fn of_rows(rows: &[PgRow]) -> Result<Complaints, sqlx::Error> {
+    let mut accounts: Vec<(String, f64, f64)> = Vec::new();
+    let mut at = 0.0;
+    for row in rows {
+        accounts.push((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?));
+        at = row.try_get(3)?;
+    }
+    let accounts = accounts
+        .iter()
+        .map(|(account, accepted, complained)| (account.as_str(), *accepted, *complained));
+    Ok(worst(accounts, at))
+}
+
+/// Waits for an answer of the database.
+async fn read<T>(call: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, Error> {
+    match tokio::time::timeout(TALLY_TIMEOUT, call).await {
+        Ok(answer) => answer.map_err(|error| unread(&error)),
+        Err(_) => Err(Error::TimedOut {
+            url: DATABASE.to_owned(),
+            within_ms: TALLY_TIMEOUT.as_millis(),
+        }),
+    }
+}
+
+fn unread(error: &sqlx::Error) -> Error {
+    tracing::debug!(%error, "no tally of complaints");
+    Error::Unreachable {
+        url: DATABASE.to_owned(),
+        reason: "the tally of complaints cannot be read".to_owned(),
+    }
 }

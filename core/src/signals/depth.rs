@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
-use super::Reading;
+use super::{Error, Missing, Reading};
 
 /// The ready work of a throttle at a time.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -36,10 +36,10 @@ impl Depth {
     }
 }
 
-/// Returns the ready work of the throttle of that name; `None` if it is not known.
-pub type DepthSource = Arc<dyn Fn(&str) -> BoxFuture<'static, Option<Depth>> + Send + Sync>;
+/// Returns the ready work of the throttle of that name, or the reason for which it is not known.
+pub type DepthSource = Arc<dyn Fn(&str) -> BoxFuture<'static, Result<Depth, Error>> + Send + Sync>;
 
 /// Returns a source without readings.
 pub fn no_depth() -> DepthSource {
-    Arc::new(|_| Box::pin(std::future::ready(None)))
+    Arc::new(|_| Box::pin(std::future::ready(Err(Error::from(Missing::Absent)))))
 }

@@ -59,6 +59,16 @@ pub enum Error {
         name: String,
         reason: String,
     },
+    /// The throttle or the pool that the signal names does not exist.
+    #[error("there is no {what} {name:?}, which the signal's query names")]
+    Unknown {
+        /// The word for it.
+        what: &'static str,
+        name: String,
+    },
+    /// Nobody has counted the jobs of the queues yet.
+    #[error("the jobs of the queues have not been counted yet; processes that run jobs count them")]
+    NotCounted,
     /// The workers' own counters cannot be read.
     #[error("reading the outcomes of this throttle's jobs failed")]
     NoFeedback,

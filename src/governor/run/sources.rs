@@ -287,23 +287,21 @@ impl Sources {
 
     /// Returns the number of a throttle's jobs that are ready to run, if known.
     pub async fn ready(&self, throttle: &str) -> Option<f64> {
-        (self.depth)(throttle).await.map(|depth| depth.ready)
+        (self.depth)(throttle).await.ok().map(|depth| depth.ready)
     }
 
     /// Returns the complaint share of a pool's worst account; 0 if no account has enough accepted
     /// messages.
-    async fn complained(&self, about: &SignalPolicy) -> Result<Reading, Missing> {
-        let complaints = (self.complaints)(&about.query)
-            .await
-            .ok_or(Missing::Absent)?;
+    async fn complained(&self, about: &SignalPolicy) -> Result<Reading, Error> {
+        let complaints = (self.complaints)(&about.query).await?;
         Ok(Reading {
             value: complaints.share,
             at: complaints.at,
         })
     }
 
-    async fn waiting(&self, about: &SignalPolicy) -> Result<Reading, Missing> {
-        let depth = (self.depth)(&about.query).await.ok_or(Missing::Absent)?;
+    async fn waiting(&self, about: &SignalPolicy) -> Result<Reading, Error> {
+        let depth = (self.depth)(&about.query).await?;
         Ok(if about.source == SignalSource::Age {
             depth.age()
         } else {

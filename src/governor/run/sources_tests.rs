@@ -305,7 +305,7 @@ async fn a_sample_by_a_clock_that_is_ahead_says_so_instead_of_nothing() {
                 oldest_s: 0.0,
                 at: 1000.0 + ahead_s,
             };
-            Box::pin(std::future::ready(Some(depth)))
+            Box::pin(std::future::ready(Ok(depth)))
         });
         let sources =
             Sources::new(Prometheus::new("http://127.0.0.1:9").unwrap()).with_depth(depth);

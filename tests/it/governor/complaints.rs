@@ -2,12 +2,14 @@
 //! rate.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use flyball::app::{App, Roles};
 use flyball::config::Settings;
 use flyball::jobs::{Kinds, NewJob};
-use flyball::signals::complaints_postgres::{TALLY, from_tally};
+use flyball::signals::Error;
+use flyball::signals::complaints_postgres::{EVER, PoolExists, TALLY, from_tally};
 use flyball_fakes::{Events, Fake, FakeOptions, FakeProvider, PlannedEvent};
 use serde_json::{Value, json};
 use sqlx::{Connection as _, Executor as _, SqlSafeStr as _};
@@ -45,10 +47,10 @@ async fn the_worst_account_of_a_day_is_reported_and_what_is_not_known_is_no_zero
         .execute("alter table flyball.account_tally rename to away")
         .await
         .unwrap();
-    let source = from_tally(database.pool().clone().into());
-    assert_eq!(
-        source("marketing").await,
-        None,
+    let exists: PoolExists = Arc::new(|pool| Box::pin(std::future::ready(pool == "marketing")));
+    let source = from_tally(database.pool().clone().into(), exists);
+    assert!(
+        source("marketing").await.is_err(),
         "without a tally nothing is known"
     );
 
@@ -56,11 +58,33 @@ async fn the_worst_account_of_a_day_is_reported_and_what_is_not_known_is_no_zero
         .execute("alter table flyball.away rename to account_tally")
         .await
         .unwrap();
-    connection.prepare(TALLY.into_sql_str()).await.unwrap();
+    for statement in [TALLY, EVER] {
+        connection.prepare(statement.into_sql_str()).await.unwrap();
+    }
     // A busy machine may take longer than the source waits.
-    let silent = eventually("a tally", SOON, || source("marketing")).await;
+    let read = |pool: &'static str| {
+        let source = source.clone();
+        eventually("a tally", SOON, move || {
+            let answer = source(pool);
+            async move {
+                match answer.await {
+                    Err(Error::TimedOut { .. }) => None,
+                    answer => Some(answer),
+                }
+            }
+        })
+    };
+    let silent = read("marketing").await.unwrap();
     assert_eq!((silent.share, silent.account.as_str()), (0.0, ""));
     assert!(silent.at > 1.7e9, "{silent:?}");
+    let misspelt = read("marketnig").await.unwrap_err();
+    assert_eq!(
+        misspelt.to_string(),
+        "there is no pool \"marketnig\", which the signal's query names"
+    );
+    // A pool that was counted once exists, wherever its settings are.
+    count(&database, "retired", "main", 30, 1000, 10).await;
+    assert_eq!(read("retired").await.unwrap().share, 0.0);
 
     count(&database, "marketing", "bad", 1, 60_000, 100).await;
     count(&database, "marketing", "bad", 5, 40_000, 150).await;
@@ -68,7 +92,7 @@ async fn the_worst_account_of_a_day_is_reported_and_what_is_not_known_is_no_zero
     count(&database, "marketing", "good", 1, 900_000, 90).await;
     count(&database, "marketing", "small", 1, 400, 40).await;
     count(&database, "receipts", "other", 1, 10_000, 900).await;
-    let found = eventually("a tally", SOON, || source("marketing")).await;
+    let found = read("marketing").await.unwrap();
     assert_eq!((found.account.as_str(), found.accepted), ("bad", 100_000.0));
     // 250 of 100,000 within the day. The lower end of the interval is one standard error below the
     // share: 0.0025 - sqrt(0.0025 * 0.9975 / 100,000), and 1 / (2 * 100,000) above that by Wilson's
@@ -78,7 +102,7 @@ async fn the_worst_account_of_a_day_is_reported_and_what_is_not_known_is_no_zero
         (found.share - lower_end).abs() < 1e-6,
         "{found:?}, not {lower_end}"
     );
-    assert!(source("receipts").await.unwrap().share > 0.05);
+    assert!(read("receipts").await.unwrap().share > 0.05);
 }
 
 const SIGNING_KEY: &str = "key-0123456789abcdef";
