@@ -19,7 +19,7 @@ pub const LONGEST_S: f64 = 80.0;
 const RATIO: f64 = 1.2;
 
 /// The fewest durations from which a quantile is computed.
-const MIN_DURATIONS: u64 = 20;
+pub const MIN_DURATIONS: u64 = 20;
 
 /// Counts of durations by bucket; buckets above the highest used one take no memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -13,5 +13,6 @@ pub mod postgres;
 mod reconciler;
 mod records;
 pub mod report;
+mod silence;
 pub mod sources;
 mod tick;

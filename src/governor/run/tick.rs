@@ -12,6 +12,7 @@ use super::governed::{GovernedThrottle, ThrottleRuntime};
 use super::observe::observe;
 use super::reconciler::Reconciler;
 use super::report::{ReconcileError, RoundReport};
+use super::silence;
 use crate::governor::actuator::{Actuator, BREAKERS_ZERO};
 use crate::governor::decision::Decision;
 use crate::governor::explain::cause::Cause;
@@ -91,7 +92,9 @@ pub(super) async fn tick(
     let Some(mut state) = runtime.state.take() else {
         return Ok(RoundReport::default());
     };
-    signals::note_problems(&mut state.signals, &throttle.problems.lock());
+    let mut problems = silence::reasons(policy, &runtime.meter, &seen);
+    problems.extend(throttle.problems.lock().clone());
+    signals::note_problems(&mut state.signals, &problems);
     let found = state.watchdogs.found.clone();
     let tick = Tick {
         parts,
