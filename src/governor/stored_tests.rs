@@ -1,6 +1,7 @@
 use super::super::filter::LineGovernor;
 use super::*;
 use crate::governor::plant_tests::Plant;
+use crate::governor::{Observation, SignalSample};
 
 const BOUNDS: Bounds = Bounds {
     min: 1.0,
@@ -110,4 +111,40 @@ fn a_policy_without_a_breaker_opens_none() {
     plant.run(60);
     reopen(&mut plant.state, &plant.policy, plant.bounds, plant.now);
     assert_eq!(plant.state.breaker.phase, Phase::Closed);
+}
+
+#[test]
+fn a_policy_in_another_unit_goes_on_as_the_one_before() {
+    let mut plant = Plant::quick();
+    plant.run(300);
+    let rates = |factor: f64| {
+        let (mut state, mut policy) = (plant.state.clone(), plant.policy.clone());
+        let signal = &mut policy.signals[0];
+        signal.setpoint *= factor;
+        signal.trip *= factor;
+        signal.scale *= factor;
+        let tick = |n: u32| {
+            let now = plant.now + 2.0 * f64::from(n);
+            let sample = SignalSample {
+                signal: policy.signals[0].name.clone(),
+                value: Some(0.9 * factor),
+                at: now - 1.0,
+            };
+            let seen = Observation {
+                now,
+                readings: vec![sample],
+                achieved_rps: Some(state.knob),
+                limiting_share: Some(1.0),
+                ..Observation::default()
+            };
+            state.tick(&policy, plant.bounds, &seen).rps
+        };
+        (1..=20).map(tick).collect::<Vec<f64>>()
+    };
+    let before = rates(1.0);
+    for factor in [0.001, 1000.0] {
+        for (rps, expected) in rates(factor).into_iter().zip(&before) {
+            assert!((rps / expected - 1.0).abs() < 1e-6, "{rps}, not {expected}");
+        }
+    }
 }

@@ -29,10 +29,10 @@ pub struct Signal {
     pub name: String,
     /// The newest value, in the signal's own unit.
     pub value: Option<f64>,
-    /// The setpoint, which is the unit of everything that was learned; `None` in states stored
-    /// without it.
+    /// The setpoint in the source's own unit, which is the unit of everything that was learned;
+    /// `None` in states stored without it.
     #[serde(default)]
-    setpoint: Option<f64>,
+    unit: Option<f64>,
     /// The samples, their noise and their lag.
     pub front: LagFilter,
     /// The controller.
@@ -70,7 +70,7 @@ impl Signal {
         Self {
             name: policy.name.clone(),
             value: None,
-            setpoint: Some(policy.setpoint),
+            unit: Some(unit(policy)),
             front: LagFilter::new(policy.lag_s),
             controller: Controller::new(policy.kind, u, policy.lag_s.max(law.integral_min_s)),
             u,
@@ -88,13 +88,14 @@ impl Signal {
     /// Lets the model learn from the newest sample of an earlier tick.
     ///
     /// A setpoint that has changed is a change of unit: the background and the cost stay what they
-    /// are.
+    /// are. One that has changed together with its `scale` is the same one.
     pub fn learn(&mut self, policy: &SignalPolicy, history: &History) {
-        let old = self.setpoint.replace(policy.setpoint);
+        let unit = unit(policy);
+        let old = self.unit.replace(unit);
         let Controller::Pid(pid) = &mut self.controller else {
             return;
         };
-        let factor = old.map_or(1.0, |old| old / policy.setpoint);
+        let factor = old.map_or(1.0, |old| old / unit);
         if factor != 1.0 && factor.is_finite() && factor > 0.0 {
             self.front.rescale(factor);
             pid.rescale(factor);
@@ -272,6 +273,11 @@ impl Signal {
     }
 }
 
+/// Returns the setpoint in the source's own unit.
+fn unit(policy: &SignalPolicy) -> f64 {
+    policy.setpoint / policy.scale
+}
+
 impl StatePart for Signal {
     fn shift(&mut self, by_s: f64) {
         self.front.shift(by_s);
@@ -283,7 +289,7 @@ impl StatePart for Signal {
     fn is_sound(&self) -> bool {
         let own = [self.u, self.e, self.trip_x, self.trip_z];
         let looked = self.looked.map(|look| look.0 + look.1);
-        all_finite(own.into_iter().chain(looked).chain(self.setpoint))
+        all_finite(own.into_iter().chain(looked).chain(self.unit))
             && self.front.is_sound()
             && self.controller.is_sound()
     }
