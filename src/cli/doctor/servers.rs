@@ -1,5 +1,6 @@
 //! Checks of Redis, and of the signals of governed throttles.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use super::finding::{Finding, Findings};
@@ -120,23 +121,28 @@ pub(super) async fn check_signals(settings: &Settings, files: &[KnobsFile], repo
         return;
     };
     let mut answered = 0;
-    let mut is_away = false;
+    // One that does not answer is told once.
+    let mut away: BTreeSet<Option<&str>> = BTreeSet::new();
     for (throttle, policy) in &policies {
         if sources.check(policy).is_err() {
             continue;
         }
         for signal in &policy.signals {
-            if signal.source != SignalSource::Prometheus || is_away {
+            let server = signal.server.as_deref();
+            if signal.source != SignalSource::Prometheus || away.contains(&server) {
                 continue;
             }
             match sources.history(signal, seconds()).await {
                 Ok(_) => answered += 1,
                 Err(error) => {
-                    is_away = matches!(
+                    if matches!(
                         error,
                         signals::Error::Unreachable { .. } | signals::Error::TimedOut { .. }
-                    );
-                    report.add(unread(throttle.as_str(), &signal.name, &error));
+                    ) {
+                        away.insert(server);
+                    }
+                    let place = format!("signal {} of throttle {throttle}", signal.name);
+                    report.add(unread(server, &place, &error));
                 }
             }
         }
@@ -151,29 +157,57 @@ pub(super) async fn check_signals(settings: &Settings, files: &[KnobsFile], repo
     }
 }
 
-fn unread(throttle: &str, signal: &str, error: &signals::Error) -> Finding {
+/// Returns the finding about a signal at `place` that the named Prometheus, or the usual one, did
+/// not answer.
+fn unread(server: Option<&str>, place: &str, error: &signals::Error) -> Finding {
     const CHECK: &str = "prometheus";
     let governor = "until then the governor holds the rate and lowers it to safe_rps";
+    let (it, setting) = match server {
+        Some(name) => (format!("server {name}"), format!("[prometheus.{name}]")),
+        None => ("it".to_owned(), "PROMETHEUS_URL".to_owned()),
+    };
     match error {
         signals::Error::Unreachable { .. } => Finding::fail(
             CHECK,
-            format!("it cannot be reached, for signal {signal} of throttle {throttle}"),
-            format!("start it, or correct PROMETHEUS_URL; {governor}"),
+            format!("{it} cannot be reached, for {place}"),
+            format!("start it, or correct {setting}; {governor}"),
         ),
         signals::Error::TimedOut { .. } => Finding::fail(
             CHECK,
-            format!("it does not answer in time, for signal {signal} of throttle {throttle}"),
+            format!("{it} does not answer in time, for {place}"),
             format!("see its load; {governor}"),
         ),
         signals::Error::Refused { status, .. } => Finding::fail(
             CHECK,
-            format!("it answered with status {status}, for signal {signal} of throttle {throttle}"),
+            format!("{it} answered with status {status}, for {place}"),
             format!("check the URL and the credentials; {governor}"),
         ),
         error => Finding::fail(
             CHECK,
-            format!("signal {signal} of throttle {throttle}: {error}"),
+            format!("{place}: {error}"),
             format!("correct the query, or start what it asks about; {governor}"),
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prometheus_of_the_settings_is_named_with_its_table() {
+        let away = signals::Error::TimedOut {
+            url: "http://x".to_owned(),
+            within_ms: 2000,
+        };
+        let told = |server| unread(server, "signal load of throttle search", &away).seen;
+        assert_eq!(
+            told(Some("east")),
+            "server east does not answer in time, for signal load of throttle search"
+        );
+        assert_eq!(
+            told(None),
+            "it does not answer in time, for signal load of throttle search"
+        );
     }
 }

@@ -13,7 +13,8 @@ use crate::app;
 use crate::governor::actuator::is_stopped_by_breaker;
 use crate::governor::explain::seconds;
 use crate::governor::explain::why::gone_s;
-use crate::governor::{GovernorView, Journal};
+use crate::governor::policy::SignalSource;
+use crate::governor::{GovernorView, Journal, Policy, SignalView};
 use crate::jobs::Queue;
 use crate::throttle::api_limit::API_PREFIX;
 use crate::throttle::caller_knobs::bounds_reached;
@@ -22,8 +23,8 @@ use crate::throttle::rules::{self, Knob};
 use crate::throttle::status::EXPIRES;
 use crate::throttle::tenant::tenant_of;
 use crate::throttle::{
-    ANOTHER_THROTTLE, ApiLimit, KnobProblem, KnobsFile, Name, OWN_API, RedisStore, Status, Store,
-    refused_part,
+    ANOTHER_THROTTLE, ApiLimit, KnobProblem, KnobsFile, Mode, Name, OWN_API, RedisStore, Status,
+    Store, refused_part,
 };
 
 const CHECK: &str = "throttles";
@@ -96,7 +97,10 @@ pub(super) async fn check_throttles(
             GovernorView::of_stored(state, policy, status.at_us as f64 / 1e6)
         });
         findings.extend(of_knobs(prefix, &status));
-        findings.extend(of_governor(&status, view.map(|view| view.at)));
+        findings.extend(of_governor(&status, view.as_ref().map(|view| view.at)));
+        if let Some((view, (_, policy))) = view.as_ref().zip(policy) {
+            findings.extend(of_signals(&status, view, policy));
+        }
     }
     let mut findings = listed(findings);
     if findings.is_empty() {
@@ -212,9 +216,44 @@ fn of_governor(status: &Status, looked_at: Option<Timestamp>) -> Option<Finding>
     ))
 }
 
+/// Returns the findings about the signals without readings of a governor at work. Those of
+/// Prometheus have a check of their own.
+fn of_signals(status: &Status, view: &GovernorView, policy: &Policy) -> Vec<Finding> {
+    let now = status.at_us as f64 / 1e6;
+    let is_governed =
+        matches!(status.knobs.mode, Mode::Auto | Mode::Shadow) && !status.knobs.paused;
+    if !is_governed || status.lease_expired || gone_s(view.at, now).is_some() {
+        return Vec::new();
+    }
+    let name = &status.name;
+    let is_elsewhere = |signal: &&SignalView| {
+        let about = policy.signal(&signal.name);
+        about.is_some_and(|about| about.source != SignalSource::Prometheus)
+    };
+    let silent = view.signals.iter().filter(|signal| signal.stale);
+    let of = |signal: &SignalView| {
+        let since = match signal.age_s {
+            Some(age_s) => format!("has had no new reading for {}", seconds(age_s)),
+            None => "has never been read".to_owned(),
+        };
+        Finding::fail(
+            CHECK,
+            format!("{name}: signal {} {since}", signal.name),
+            format!(
+                "flyball why {name} says why; until it is read the governor lowers the rate to {}, \
+                 or leaves the work stopped",
+                view.actuator.refuge()
+            ),
+        )
+    };
+    silent.filter(is_elsewhere).map(of).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::governor::{Bounds, ControlState, Observation};
+    use crate::throttle::RateLimit;
     use crate::throttle::bucket::UsageCounters;
 
     const NOW_US: i64 = 1_700_000_000_000_000;
@@ -354,5 +393,40 @@ mod tests {
         let long_ago = Timestamp::from_microsecond(NOW_US - 400_000_000).unwrap();
         let told = |mode| of_governor(&status(&[("mode", mode)]), Some(long_ago)).is_some();
         assert_eq!((told("auto"), told("off")), (true, false));
+    }
+
+    #[test]
+    fn a_signal_past_prometheus_without_readings_is_told_while_a_governor_is_at_work() {
+        let text = "[[signal]]\nname = \"waiting\"\nsource = \"depth\"\nquery = \"mails\"\nsetpoint = 10.0\n\
+                    [[signal]]\nname = \"load\"\nquery = \"q\"\nsetpoint = 1.0\n";
+        let policy = Policy::parse(text, "f").unwrap().unwrap();
+        let bounds = Bounds {
+            min: 1.0,
+            max: 100.0,
+            safe_rps: 5.0,
+        };
+        let now = NOW_US as f64 / 1e6;
+        let rate = RateLimit::PerSecond(5.0);
+        let mut state = ControlState::new(&policy, bounds, rate, now - 100.0);
+        let seen = Observation {
+            now,
+            ..Observation::default()
+        };
+        state.tick(&policy, bounds, &seen);
+        let view = GovernorView::new(&state, &policy, now).unwrap();
+        let told = |view: &GovernorView, mode| {
+            let found = of_signals(&status(&[("rps", "5"), ("mode", mode)]), view, &policy);
+            found.into_iter().map(|one| one.seen).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            told(&view, "auto"),
+            ["hooks: signal waiting has never been read"]
+        );
+        assert!(told(&view, "manual").is_empty());
+        let gone = GovernorView {
+            at: Timestamp::from_microsecond(NOW_US - 400_000_000).unwrap(),
+            ..view
+        };
+        assert!(told(&gone, "auto").is_empty());
     }
 }
