@@ -69,6 +69,13 @@ impl PreparedGovernor {
         let Some(sources) = self.sources else {
             return Ok(());
         };
+        // As the leader it would keep those that have policies from governing.
+        if self.policies.is_empty() {
+            tracing::info!(
+                "no knobs file of this process has a [[signal]], so it does not lead the governor"
+            );
+            return Ok(());
+        }
         let governor = govern::governor(sources, queue, throttles, self.policies)?;
         let govern = govern::run(governor, queue.clone(), loops.stop());
         loops.spawn("govern", govern);

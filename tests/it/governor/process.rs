@@ -110,6 +110,16 @@ query = \"marketnig\"
 }
 
 #[tokio::test]
+async fn a_process_without_policies_keeps_no_other_from_governing() {
+    let fixture = ProcessFixture::new("rps = -1").await;
+    let without = governor(&fixture);
+    without.logged("it does not lead the governor", SOON).await;
+    fixture.knobs_file("governed", POLICY);
+    let _governor = governor(&fixture);
+    turned_by(&fixture, 1).await;
+}
+
+#[tokio::test]
 async fn another_governor_leads_within_two_leases_without_a_bump_and_the_old_one_is_refused() {
     let fixture = fixture().await;
     let first = governor(&fixture);
