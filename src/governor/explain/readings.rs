@@ -65,6 +65,11 @@ pub(super) fn blind(view: &GovernorView, stale: &[&str]) -> String {
     )
 }
 
+/// Returns the reasons for which signals have never been read, in brackets.
+pub(super) fn unread(view: &GovernorView) -> String {
+    problems(view.signals.iter().filter(|s| s.value.is_none()))
+}
+
 /// Returns the clause about the signals whose next reading is late.
 pub(super) fn late(view: &GovernorView, now: f64) -> String {
     let is_late = |s: &&SignalView| s.value.is_some() && now - s.sampled_at > s.late_after_s;

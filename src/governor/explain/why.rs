@@ -12,7 +12,7 @@ use jiff::Timestamp;
 
 use super::format::{number, seconds, tripped};
 use super::limits::{besides_rate, by_windows};
-use super::readings::{blind, keep_open, late, reads};
+use super::readings::{blind, keep_open, late, reads, unread};
 use super::remedy;
 use super::view::{FindingView, GovernorView, OverrideView, SignalView};
 use crate::governor::actuator::{Actuator, is_breakers_zero};
@@ -35,7 +35,8 @@ const TRIP_S: f64 = 7.0 * 86_400.0;
 /// longest ticks.
 const GONE_S: f64 = 200.0;
 /// The remedy for a governor that is gone.
-const START_A_GOVERNOR: &str = "check that a process with the role governor is running";
+const START_A_GOVERNOR: &str = "check that a process with the role governor is running, and that \
+                                the one that leads has the throttle's knobs file";
 
 /// The facts about a throttle from which the sentence is built.
 #[derive(Clone, Copy, Debug)]
@@ -203,7 +204,7 @@ fn lapsed(requested: &WhyInput, knobs: &Knobs, rate: &str) -> Vec<String> {
     let policy = match requested.view {
         Some(_) => "",
         // A removed or renamed file leaves the throttle without a governor, whatever runs.
-        None => " and has its knobs file with a [[signal]], or set mode=manual",
+        None => " with a [[signal]], or set mode=manual",
     };
     vec![
         format!("{stands}, because no governor has renewed its lease{since}"),
@@ -360,6 +361,8 @@ fn holds(requested: &WhyInput, view: &GovernorView) -> String {
         "idle" => "not raised, because no job waits for its tokens",
         "max" if view.actuator == Actuator::Concurrency => "the most slots allowed (max)",
         "min" if view.actuator == Actuator::Concurrency => "the fewest slots allowed (min)",
+        // A calibration sets the rate, or the governor has just taken over.
+        "person" if view.held_until.is_none() => return view.reason.clone(),
         "person" => {
             let left = view.held_until.map_or_else(String::new, |at| {
                 format!(" for {} more", seconds(unix_s(at) - requested.now))
@@ -391,7 +394,7 @@ fn holds(requested: &WhyInput, view: &GovernorView) -> String {
         "late" => return format!("not raised, because {}{reads}", late(view, requested.now)),
         "confirm" => "restarted after a trip, and not raised until a sample confirms it",
         "floor" => "at the floor below its usual rate",
-        "start" => "held, because no signal has been read yet",
+        "start" => return format!("held, because no signal has been read yet{}", unread(view)),
         _ => {
             return signal.map_or_else(
                 || view.reason.clone(),

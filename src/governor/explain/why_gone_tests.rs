@@ -89,7 +89,8 @@ fn a_governor_that_is_gone_is_told_where_no_lease_lapses() {
         reported.starts_with("stopped by the breaker: ")
             && reported.ends_with(
                 "; no governor has looked at it for 40 min, so nothing restarts it; check that a \
-                 process with the role governor is running."
+                 process with the role governor is running, and that the one that leads has the \
+                 throttle's knobs file."
             ),
         "{reported}"
     );
@@ -116,7 +117,8 @@ fn a_persons_stop_is_theirs_after_the_lease_too_and_the_breakers_is_not() {
     assert_eq!(
         reported,
         "stopped by the breaker, and nothing restarts it, because no governor has renewed its \
-         lease for 40 s; check that a process with the role governor is running."
+         lease for 40 s; check that a process with the role governor is running, and that the one \
+         that leads has the throttle's knobs file."
     );
 }
 
@@ -127,15 +129,15 @@ fn a_lapsed_lease_without_the_policy_says_that_a_governor_needs_the_knobs_file()
     let reported = ask(Some(&lapsed), None, &[], None);
     assert!(
         reported.ends_with(
-            "check that a process with the role governor is running and has its knobs file with a \
-             [[signal]], or set mode=manual."
+            "check that a process with the role governor is running, and that the one that leads \
+             has the throttle's knobs file with a [[signal]], or set mode=manual."
         ),
         "{reported}"
     );
     let view = governed(1.0, |_, _| {});
     let reported = ask(Some(&lapsed), Some(&view), &[], None);
     assert!(
-        reported.ends_with("role governor is running."),
+        reported.ends_with("that the one that leads has the throttle's knobs file."),
         "{reported}"
     );
 }

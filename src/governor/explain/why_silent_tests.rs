@@ -98,3 +98,40 @@ fn an_open_breaker_says_what_keeps_it_open() {
         "{reported}"
     );
 }
+
+#[test]
+fn a_governor_without_readings_says_at_once_why_and_one_that_only_follows_says_whom() {
+    let policy = Policy::parse(POLICY, "f").unwrap().unwrap();
+    let mut state = ControlState::new(&policy, BOUNDS, RateLimit::PerSecond(30.0), NOW - 5.0);
+    let seen = |now: f64| Observation {
+        now,
+        ..Observation::default()
+    };
+    state.signals[0].problem = Some("no value: nothing matches".to_owned());
+    state.tick(&policy, BOUNDS, &seen(NOW));
+    let view = GovernorView::new(&state, &policy, NOW).unwrap();
+    assert_eq!(
+        told(&view, 30.0, 1.0),
+        "30 rps, held, because no signal has been read yet (no value: nothing matches)."
+    );
+
+    // Their edit was long ago.
+    state.overrides.last = Some(ManualOverride {
+        what: "rps 30".to_owned(),
+        by: Some("bob".to_owned()),
+        at: NOW - 86_400.0,
+        why: "too fast".to_owned(),
+    });
+    state.follow(
+        &policy,
+        BOUNDS,
+        &seen(NOW + 5.0),
+        RateLimit::PerSecond(12.0),
+        crate::governor::explain::Cause::followed("a calibration controls this throttle"),
+    );
+    let view = GovernorView::new(&state, &policy, NOW + 5.0).unwrap();
+    assert_eq!(
+        told(&view, 12.0, 6.0),
+        "12 rps, a calibration controls this throttle; the governor only tracks it."
+    );
+}
