@@ -71,6 +71,11 @@ impl OverrideWatch {
         self.seen.as_ref().is_some_and(is_ahead)
     }
 
+    /// Returns the text of the knob at the last check, if there was one.
+    pub fn text(&self) -> Option<&str> {
+        self.seen.as_ref()?.rps.as_deref()
+    }
+
     /// Compares the knobs at `now` (unix seconds) with the last check; returns true if a person has
     /// changed the mode or the rate since.
     ///

@@ -287,6 +287,25 @@ async fn an_end_that_an_earlier_manual_mode_left_behind_does_not_end_the_next_on
 }
 
 #[tokio::test]
+async fn the_rate_from_before_that_corrects_an_unreadable_one_is_where_it_continues() {
+    let mut rig = Rig::new("auto").await;
+    rig.run(120).await;
+    let before = rig.status().await.raw["rps"].clone();
+    rig.store.write_raw(&rig.name, "rps", "4O");
+    rig.run(6).await;
+    let status = rig.status().await;
+    assert_eq!(
+        (status.effective_rps.number(), status.raw["rps"].as_str()),
+        (5.0, "4O")
+    );
+
+    rig.store.write_raw(&rig.name, "rps", &before);
+    rig.run(6).await;
+    let (rps, before) = (rig.rps().await, before.parse::<f64>().unwrap());
+    assert!((rps / before - 1.0).abs() < 0.1, "{rps}, not {before}");
+}
+
+#[tokio::test]
 async fn a_rate_that_somebody_writes_has_their_name_in_the_reason() {
     let mut rig = Rig::new("auto").await;
     rig.run(120).await;
