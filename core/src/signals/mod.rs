@@ -111,6 +111,16 @@ pub enum Error {
         /// The server's warnings, joined by semicolons.
         warnings: String,
     },
+    /// The server does not count the usual number of a selector's series, so that a missing one
+    /// would not be noticed.
+    #[error(
+        "{error}, when it was asked for the usual number of series over two hours, which series_min \
+         replaces"
+    )]
+    Uncounted {
+        /// The error of that query.
+        error: Box<Error>,
+    },
     /// The answer has an unexpected form.
     #[error("{url} returned an answer that cannot be parsed: {reason}")]
     Garbled {

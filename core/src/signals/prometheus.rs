@@ -145,7 +145,11 @@ impl Prometheus {
             Err(Error::BadQuery { .. } | Error::Garbled { .. }) => 0,
             // A server under load answers the short query and not this one: the number from before
             // counts, and is not asked for at every tick.
-            Err(error) => kept.map(|(usual, _)| usual).ok_or(error)?,
+            Err(error) => kept
+                .map(|(usual, _)| usual)
+                .ok_or_else(|| Error::Uncounted {
+                    error: Box::new(error),
+                })?,
         };
         let mut kept = self.kept();
         if kept.len() >= USUAL_MAX {

@@ -182,6 +182,11 @@ fn unread(server: Option<&str>, place: &str, error: &signals::Error) -> Finding 
             format!("{it} answered with status {status}, for {place}"),
             format!("check the URL and the credentials; {governor}"),
         ),
+        signals::Error::Uncounted { .. } => Finding::fail(
+            CHECK,
+            format!("{it} does not count the usual series of {place} in time"),
+            format!("see its load, or set series_min, which replaces the count; {governor}"),
+        ),
         error => Finding::fail(
             CHECK,
             format!("{place}: {error}"),
