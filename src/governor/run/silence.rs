@@ -1,15 +1,38 @@
-//! Why the outcomes of a throttle's own jobs have no value, in words for people.
+//! Why signals have no new value although their sources answer, in words for people.
 
 use std::collections::BTreeMap;
 
 use crate::control::durations::MIN_DURATIONS;
 use crate::governor::explain::seconds;
+use crate::governor::law::Signal;
 use crate::governor::observation::{Observation, SignalSample};
 use crate::governor::policy::{FeedbackKind, Policy, SignalPolicy};
 use crate::signals::FeedbackMeter;
 
 /// The age of the newest report of the workers from which they are silent, in seconds.
 const SILENT_S: f64 = 10.0;
+/// The seconds by which a sample must be older than the last one that counted to show that a clock
+/// was set back.
+const SET_BACK_S: f64 = 10.0;
+
+/// Returns why samples do not count that are older than one that did, by signal.
+pub(super) fn set_back(signals: &[Signal], seen: &Observation) -> BTreeMap<String, String> {
+    let reason = |signal: &Signal| {
+        let is_read =
+            |sample: &&SignalSample| sample.signal == signal.name && sample.value.is_some();
+        let times = seen.readings.iter().filter(is_read).map(|sample| sample.at);
+        let behind_s = signal.front.at? - times.reduce(f64::max)?;
+        let told = || {
+            let behind = seconds(behind_s);
+            format!(
+                "its newest sample is dated {behind} before the last one that counted: the clock of \
+                 its source was set back"
+            )
+        };
+        (behind_s > SET_BACK_S).then(|| (signal.name.clone(), told()))
+    };
+    signals.iter().filter_map(reason).collect()
+}
 
 /// Returns why signals of the work itself had no value at a tick, by signal.
 ///
@@ -124,6 +147,34 @@ mod tests {
         assert_eq!(
             told(&meter, 205.0, Some(105.0)),
             all("no worker has reported how its jobs end for 100 s")
+        );
+    }
+
+    #[test]
+    fn samples_by_a_clock_that_was_set_back_say_so() {
+        let policy = Policy::parse(POLICY, "f").unwrap().unwrap();
+        let mut signal = Signal::new(&policy.signals[0], &policy.law, 0.0);
+        let told = |signal: &Signal, at| {
+            let sample = SignalSample {
+                signal: "took".to_owned(),
+                value: Some(1.0),
+                at,
+            };
+            let seen = Observation {
+                now: 1000.0,
+                readings: vec![sample],
+                ..Observation::default()
+            };
+            set_back(std::slice::from_ref(signal), &seen).remove("took")
+        };
+        assert_eq!(told(&signal, 400.0), None, "it is the first");
+        signal.front.at = Some(995.0);
+        assert_eq!(told(&signal, 995.0), None, "it is the same");
+        assert_eq!(told(&signal, 990.0), None);
+        assert_eq!(
+            told(&signal, 400.0).unwrap(),
+            "its newest sample is dated 10 min before the last one that counted: the clock of its \
+             source was set back"
         );
     }
 }
