@@ -97,7 +97,8 @@ pub(super) async fn check_throttles(
             GovernorView::of_stored(state, policy, status.at_us as f64 / 1e6)
         });
         findings.extend(of_knobs(prefix, &status));
-        findings.extend(of_governor(&status, view.as_ref().map(|view| view.at)));
+        let looked_at = view.as_ref().map(|view| view.at);
+        findings.extend(of_governor(&status, policy.is_some(), looked_at));
         if let Some((view, (_, policy))) = view.as_ref().zip(policy) {
             findings.extend(of_signals(&status, view, policy));
         }
@@ -195,11 +196,12 @@ fn of_problem(prefix: &str, name: &Name, problem: &KnobProblem) -> Finding {
 }
 
 /// Returns the finding about a throttle whose governor is gone: its lease has lapsed, or it has not
-/// looked for long. None is missing where a person turned it off, or controls the rate without an
-/// end.
-fn of_governor(status: &Status, looked_at: Option<Timestamp>) -> Option<Finding> {
+/// looked for long, or never although there is a policy. None is missing where a person turned it
+/// off, or controls the rate without an end.
+fn of_governor(status: &Status, has_policy: bool, looked_at: Option<Timestamp>) -> Option<Finding> {
     let now = status.at_us as f64 / 1e6;
-    let is_gone = status.needs_governor() && looked_at.is_some_and(|at| gone_s(at, now).is_some());
+    let is_away = looked_at.map_or(has_policy, |at| gone_s(at, now).is_some());
+    let is_gone = status.needs_governor() && is_away;
     if !status.lease_expired && !is_gone {
         return None;
     }
@@ -374,7 +376,7 @@ mod tests {
     #[test]
     fn a_governor_that_is_gone_says_what_stays_as_it_is() {
         let lapsed = |rps| status(&[("rps", rps), ("mode", "auto"), ("valid_until", "1")]);
-        let seen = |status: &Status| of_governor(status, None).map(|one| one.seen);
+        let seen = |status: &Status| of_governor(status, false, None).map(|one| one.seen);
         assert!(seen(&lapsed("5")).unwrap().ends_with("at safe_rps at most"));
         assert!(
             seen(&lapsed("0.000"))
@@ -391,8 +393,10 @@ mod tests {
         ];
         assert_eq!(seen(&status(&fields)), None);
         let long_ago = Timestamp::from_microsecond(NOW_US - 400_000_000).unwrap();
-        let told = |mode| of_governor(&status(&[("mode", mode)]), Some(long_ago)).is_some();
-        assert_eq!((told("auto"), told("off")), (true, false));
+        for looked_at in [Some(long_ago), None] {
+            let told = |mode| of_governor(&status(&[("mode", mode)]), true, looked_at).is_some();
+            assert_eq!((told("auto"), told("off")), (true, false), "{looked_at:?}");
+        }
     }
 
     #[test]
