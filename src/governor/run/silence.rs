@@ -15,21 +15,33 @@ const SILENT_S: f64 = 10.0;
 /// was set back.
 const SET_BACK_S: f64 = 10.0;
 
-/// Returns why samples do not count that are older than one that did, by signal.
-pub(super) fn set_back(signals: &[Signal], seen: &Observation) -> BTreeMap<String, String> {
+/// Returns why samples are no news to their signals, by signal: they are older than one that
+/// counted, or nothing has followed the last one for too long.
+pub(super) fn outdated(
+    signals: &[Signal],
+    policy: &Policy,
+    seen: &Observation,
+) -> BTreeMap<String, String> {
     let reason = |signal: &Signal| {
         let is_read =
             |sample: &&SignalSample| sample.signal == signal.name && sample.value.is_some();
         let times = seen.readings.iter().filter(is_read).map(|sample| sample.at);
-        let behind_s = signal.front.at? - times.reduce(f64::max)?;
-        let told = || {
+        let newest = times.reduce(f64::max)?;
+        let behind_s = signal.front.at? - newest;
+        let stale_after_s = signal.stale_after_s(policy.signal(&signal.name)?, &policy.law);
+        let reason = if behind_s > SET_BACK_S {
             let behind = seconds(behind_s);
             format!(
                 "its newest sample is dated {behind} before the last one that counted: the clock of \
                  its source was set back"
             )
+        } else if behind_s >= 0.0 && seen.now - signal.front.seen? > stale_after_s {
+            let age = seconds(seen.now - newest);
+            format!("its source answers, but the newest sample is {age} old")
+        } else {
+            return None;
         };
-        (behind_s > SET_BACK_S).then(|| (signal.name.clone(), told()))
+        Some((signal.name.clone(), reason))
     };
     signals.iter().filter_map(reason).collect()
 }
@@ -151,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_by_a_clock_that_was_set_back_say_so() {
+    fn samples_that_are_no_news_say_why() {
         let policy = Policy::parse(POLICY, "f").unwrap().unwrap();
         let mut signal = Signal::new(&policy.signals[0], &policy.law, 0.0);
         let told = |signal: &Signal, at| {
@@ -165,10 +177,10 @@ mod tests {
                 readings: vec![sample],
                 ..Observation::default()
             };
-            set_back(std::slice::from_ref(signal), &seen).remove("took")
+            outdated(std::slice::from_ref(signal), &policy, &seen).remove("took")
         };
         assert_eq!(told(&signal, 400.0), None, "it is the first");
-        signal.front.at = Some(995.0);
+        (signal.front.at, signal.front.seen) = (Some(995.0), Some(996.0));
         assert_eq!(told(&signal, 995.0), None, "it is the same");
         assert_eq!(told(&signal, 990.0), None);
         assert_eq!(
@@ -176,5 +188,12 @@ mod tests {
             "its newest sample is dated 10 min before the last one that counted: the clock of its \
              source was set back"
         );
+
+        (signal.front.at, signal.front.seen) = (Some(880.0), Some(881.0));
+        assert_eq!(
+            told(&signal, 880.0).unwrap(),
+            "its source answers, but the newest sample is 2 min old"
+        );
+        assert_eq!(told(&signal, 999.0), None, "it is news");
     }
 }

@@ -93,7 +93,7 @@ pub(super) async fn tick(
         return Ok(RoundReport::default());
     };
     let mut problems = silence::reasons(policy, &runtime.meter, &seen);
-    problems.extend(silence::set_back(&state.signals, &seen));
+    problems.extend(silence::outdated(&state.signals, policy, &seen));
     problems.extend(throttle.problems.lock().clone());
     signals::note_problems(&mut state.signals, &problems);
     let found = state.watchdogs.found.clone();
