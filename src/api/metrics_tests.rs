@@ -75,6 +75,7 @@ fn measured(name: &str) -> Measured {
         stale_after_s: 60.0,
         late_after_s: 30.0,
         looked: None,
+        keeps_open: true,
     };
     let shadow = ShadowView {
         since: Timestamp::UNIX_EPOCH,

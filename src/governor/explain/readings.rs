@@ -103,20 +103,21 @@ fn problems<'a>(signals: impl Iterator<Item = &'a SignalView>) -> String {
     format!(" ({})", each.collect::<Vec<_>>().join("; "))
 }
 
-/// Returns phrases for what keeps an open breaker open: the reason of a silent signal, and the
-/// present value of a high one, also where only a direct look shows it.
+/// Returns phrases for what keeps an open breaker open: the reason of a silent load, and the present
+/// value of a high signal, also where only a direct look shows it.
 pub(super) fn keep_open(view: &GovernorView) -> Vec<String> {
     let now = unix_s(view.at);
     let of = |signal: &SignalView| {
+        let (name, setpoint) = (&signal.name, signal.setpoint);
+        let is_load = signal.kind == SignalKind::Load;
+        if !signal.keeps_open || signal.stale && !is_load {
+            return None;
+        }
         if signal.stale {
             let problem = signal.problem.as_ref()?;
-            return Some(format!("{}: {problem}", signal.name));
+            return Some(format!("{name}: {problem}"));
         }
-        let most = match signal.kind {
-            SignalKind::Load => signal.setpoint,
-            SignalKind::Latency | SignalKind::Ratio => signal.trip,
-        };
-        let (name, setpoint) = (&signal.name, signal.setpoint);
+        let most = if is_load { setpoint } else { signal.trip };
         if let Some(value) = signal.value.filter(|value| *value > most) {
             let (beside, age) = (beside(value, setpoint), age(signal));
             return Some(format!("{name} still reads {beside}{age}"));

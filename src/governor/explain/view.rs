@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::governor::actuator::Actuator;
 use crate::governor::law::{DurationEvidence, LearnedQuota, Phase, Signal, Verdict};
-use crate::governor::policy::{Policy, SignalKind};
+use crate::governor::policy::{Policy, SignalKind, SignalSource};
 use crate::governor::score::Score;
 use crate::governor::state::ControlState;
 use crate::governor::time::{timestamp, unix_s};
@@ -199,6 +199,9 @@ pub struct SignalView {
     /// The time of the newest direct look in unix seconds, and its value.
     #[serde(skip)]
     pub(crate) looked: Option<(f64, f64)>,
+    /// True if a high reading keeps an open breaker open.
+    #[serde(skip)]
+    pub(crate) keeps_open: bool,
 }
 
 impl GovernorView {
@@ -233,6 +236,7 @@ impl GovernorView {
                 stale_after_s: signal.stale_after_s(about, &policy.law),
                 late_after_s: policy.law.late_gaps * signal.front.gap_s,
                 looked: signal.looked.map(|(at, x)| (at, x * about.setpoint)),
+                keeps_open: about.trips && about.source != SignalSource::Feedback,
             },
         );
         let mut view = Self {

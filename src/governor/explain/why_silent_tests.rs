@@ -1,6 +1,7 @@
 //! The sentence of a throttle whose signals are silent, late, or keep its breaker open.
 
 use super::*;
+use crate::governor::policy::SignalKind;
 
 /// Returns the sentence for a rate of 30 under this view, `after_s` seconds after the last tick.
 fn told(view: &GovernorView, rps: f64, after_s: f64) -> String {
@@ -72,7 +73,7 @@ fn an_open_breaker_says_what_keeps_it_open() {
     };
     let quiet = open(&|_| {});
     assert!(
-        !quiet.contains("reads 1 of") && !quiet.contains("probe"),
+        !quiet.contains("still reads") && !quiet.contains("probe"),
         "{quiet}"
     );
     let high = open(&|view| view.signals[1].value = Some(4.4));
@@ -80,6 +81,12 @@ fn an_open_breaker_says_what_keeps_it_open() {
         high.ends_with("; mongo-load still reads 4.4 of 4.0 (sample 9 s old)."),
         "{high}"
     );
+    // A latency that trips nothing, and one that is silent, keep nothing open.
+    let latency = open(&|view| {
+        let signal = &mut view.signals[1];
+        (signal.value, signal.keeps_open) = (Some(40.0), false);
+    });
+    assert!(!latency.contains("still reads"), "{latency}");
     // Its page reads something else than Prometheus does.
     let probed = |at| open(&|view| view.signals[0].looked = Some((at, 60.0)));
     let reported = probed(NOW - 1.0);
@@ -97,6 +104,9 @@ fn an_open_breaker_says_what_keeps_it_open() {
         reported.ends_with("; search-load: http://x cannot be reached: refused."),
         "{reported}"
     );
+    silent.signals[0].kind = SignalKind::Latency;
+    let reported = told(&silent, 0.0, 90.0);
+    assert!(!reported.contains("http://x"), "{reported}");
 }
 
 #[test]
