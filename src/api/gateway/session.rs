@@ -180,7 +180,11 @@ impl Session {
                     let now = Instant::now();
                     let next_at = self.asks.frame(&self.peer.tenant.frames, now.into_std());
                     self.hold(next_at);
-                    (self.pong_by, self.ping_at) = (None, now + PING_EVERY);
+                    // A ping of the protocol is no sign of life: it may come amid a message that
+                    // never ends.
+                    if matches!(message, Message::Text(_) | Message::Binary(_)) {
+                        (self.pong_by, self.ping_at) = (None, now + PING_EVERY);
+                    }
                     match message {
                         Message::Text(text) => Box::pin(self.take(&text)).await?,
                         Message::Binary(_) => {

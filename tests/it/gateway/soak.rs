@@ -4,9 +4,12 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use flyball::gateway::limits::GatewayLimits;
-use futures_util::{StreamExt as _, stream};
+use futures_util::{SinkExt as _, StreamExt as _, stream};
 use rustix::process::Signal;
 use serde_json::json;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::protocol::frame::Frame;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
 
 use super::client::{WsClient, open};
 use super::processes::{Gateways, SECRET, read};
@@ -214,6 +217,32 @@ async fn soak_a_silent_client_a_late_credential_and_an_expired_one_are_closed() 
         assert_eq!(client.closed().await, 4108);
         assert!(began.elapsed() > Duration::from_secs(7));
     };
+    let endless = async {
+        let mut client = served.client("acme").await;
+        let part = |opcode| {
+            let frame = Frame::message(Vec::<u8>::new(), OpCode::Data(opcode), false);
+            Message::Frame(frame)
+        };
+        client.socket.send(part(Data::Text)).await.unwrap();
+        let began = Instant::now();
+        loop {
+            assert!(
+                began.elapsed() < Duration::from_secs(45),
+                "a message that never ends keeps its connection open"
+            );
+            // The server may have closed the connection by now.
+            let _ = client.socket.send(part(Data::Continue)).await;
+            let ping = Message::Ping(b"x".to_vec().into());
+            let _ = client.socket.send(ping).await;
+            let next = tokio::time::timeout(Duration::from_secs(1), client.socket.next()).await;
+            if let Ok(Some(Ok(Message::Close(Some(frame))))) = next {
+                assert_eq!(u16::from(frame.code), 4108);
+                break;
+            }
+            // Real time: the pings go on until the server closes.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
     let late = async {
         let socket = open(&served.base, "/api/v1/ws", &[]).await.unwrap();
         let mut client = WsClient {
@@ -245,5 +274,5 @@ async fn soak_a_silent_client_a_late_credential_and_an_expired_one_are_closed() 
         ended.expect("the stream ends with its credential");
         assert!(began.elapsed() > Duration::from_secs(20));
     };
-    tokio::join!(silent, late, expired, streamed);
+    tokio::join!(silent, endless, late, expired, streamed);
 }
