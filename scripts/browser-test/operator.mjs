@@ -46,6 +46,12 @@ export async function operatorChecks({ page, url, mock, provoked, check, shot, a
   provoked.push(/net::ERR_INCOMPLETE_CHUNKED_ENCODING .*\/stream$/);
   await page.size(1400, 1000);
 
+  await check('a row of the list of throttles has its height before its drawing', async () => {
+    await flow();
+    const height = await page.evaluate(`import('/assets/throttlerows.js').then(({ ThrottleRows }) => new ThrottleRows(document.createElement('tbody'), document.createElement('p')).row('new').parts.spark.height)`);
+    return height === 18 ? [] : [`the drawing is ${height} px high`];
+  });
+
   await check('flow: the failing jobs are found, each with an address and its errors in full', async () => {
     const { act, faults } = await flow();
     await act('the number of dead jobs', `document.getElementById('dead-total')`);

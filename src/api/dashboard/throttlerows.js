@@ -44,7 +44,7 @@ export class ThrottleRows {
   row(name) {
     const parts = {
       badge: h('span', { class: 'badge' }), mode: h('span', { class: 'sub' }), rate: h('span', { class: 'num' }), achieved: h('span', { class: 'num achieved' }), ready: h('a', { class: 'num quiet', href: jobsAddress({ state: 'ready', throttle: name }) }),
-      oldest: h('span', { class: 'num' }), failed: h('span', { class: 'num' }), dead: h('a', { class: 'num quiet', href: jobsAddress({ state: 'dead', throttle: name }) }), spark: h('canvas', { class: 'spark', 'aria-hidden': 'true' }),
+      oldest: h('span', { class: 'num' }), failed: h('span', { class: 'num' }), dead: h('a', { class: 'num quiet', href: jobsAddress({ state: 'dead', throttle: name }) }), spark: h('canvas', { class: 'spark', ...SPARK, 'aria-hidden': 'true' }),
     };
     return Object.assign(h('tr', null,
       cell('throttle', h('a', { class: 'throttle-link', href: throttleAddress(name) }, name), 'wrap name'),
