@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { mock, test } from 'node:test';
 
-import { ApiError, call, refusalText } from '../../src/api/dashboard/api.js';
+import { ApiError, call, oneAtATime, refusalText } from '../../src/api/dashboard/api.js';
 import * as format from '../../src/api/dashboard/format.js';
 import { termNames, termText } from '../../src/api/dashboard/history.js';
 import * as knobs from '../../src/api/dashboard/knobs.js';
@@ -30,6 +30,17 @@ test('a_refusal_says_each_fault_once', () => {
   assert.equal(refused('2 fields are wrong; nothing was changed', ['/kind', 'must be mail'], ['/cost', 'must be above 0']), '2 fields are wrong; nothing was changed: kind: must be mail; cost: must be above 0');
   assert.equal(refused('the kind is not served', ['/kind', 'must be mail']), 'the kind is not served: kind: must be mail');
   assert.equal(refused('there is no throttle mail'), 'there is no throttle mail');
+});
+
+test('a_question_is_not_asked_again_before_its_answer', async () => {
+  const answers = [];
+  const ask = oneAtATime(() => new Promise((resolve) => { answers.push(resolve); }));
+  const both = [ask(), ask()];
+  assert.equal(answers.length, 1);
+  answers[0]();
+  await Promise.all(both);
+  ask();
+  assert.equal(answers.length, 2);
 });
 
 test('numbers_keep_three_digits_and_unknown_is_never_zero', () => {

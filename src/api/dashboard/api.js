@@ -157,15 +157,15 @@ export async function refreshPart(part) {
 
 /**
  * Returns a function that asks a question, but not before the last one is answered: a browser has few
- * connections, and a change needs one.
+ * connections, and a change needs one. Asked meanwhile, it waits for that answer.
  * @param {() => Promise<void>} question
  */
 export function oneAtATime(question) {
-  let isAsking = false;
+  /** @type {Promise<void> | null} */
+  let asking = null;
   return () => {
-    if (isAsking) return;
-    isAsking = true;
-    question().finally(() => { isAsking = false; });
+    asking ??= question().finally(() => { asking = null; });
+    return asking;
   };
 }
 

@@ -93,6 +93,8 @@ let jobsHash = '#jobs';
 let drawnAt = 0;
 let frame = 0;
 let askSoon = 0;
+/** The list of throttles may be long, and each tick may ask for it. */
+const askThrottlesOnce = oneAtATime(askThrottles);
 /** The place of the link of the visible view, in pixels. */
 let linkLeft = -1;
 
@@ -149,7 +151,7 @@ const live = new Live({
     schedule();
   },
   connected: () => {
-    askThrottles();
+    askThrottlesOnce();
     askLists();
   },
 });
@@ -484,7 +486,7 @@ function askThrottles() {
 
 function askThrottlesSoon() {
   clearTimeout(askSoon);
-  askSoon = window.setTimeout(askThrottles, 150);
+  askSoon = window.setTimeout(askThrottlesOnce, 150);
 }
 
 async function askLists() {
@@ -560,7 +562,7 @@ function start() {
     live.watch();
     if (state.phase !== 'live') schedule(); // Ticks draw by themselves; without them the ages must still grow.
   }, 1_000);
-  poll(askThrottles, POLL_THROTTLES_MS);
+  poll(askThrottlesOnce, POLL_THROTTLES_MS);
   poll(async () => { if (view === 'overview') await ask(() => running.refresh(), $('running-note')); }, POLL_JOBS_MS);
   poll(async () => { if (view === 'jobs' && jobList.pages === 1) await ask(() => jobList.refresh(), $('jobs-note')); }, POLL_JOBS_MS);
   poll(async () => { if (view === 'jobs') await Promise.all([ask(() => groups.refresh(), $('groups-note')), ask(() => refreshPart(workerList), $('workers-note')), jobList.pages > 1 && ask(() => jobList.refresh(), $('jobs-note'))]); }, POLL_SLOW_MS);
@@ -588,7 +590,7 @@ function start() {
   if (view !== 'pools') askPools(false);
   if (view !== 'tenants') ask(() => tenants.refresh());
   if (view !== 'recipients') ask(() => recipients.refresh());
-  askThrottles();
+  askThrottlesOnce();
   for (const part of [pauseAll, unserved]) ask(() => refreshPart(part));
   live.open();
   schedule();
