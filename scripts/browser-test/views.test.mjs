@@ -12,7 +12,7 @@ import { FIELDS, GROUPS, knobSummary, readEdits, valuesOf } from '../../src/api/
 import { clearFailure, noteFailure } from '../../src/api/dashboard/notes.js';
 import { unique } from '../../src/api/dashboard/pages.js';
 import { apply, emptyState, facts, isStoreLost, latest, mayChange, totalReady } from '../../src/api/dashboard/state.js';
-import { byTrouble, deadOf, featured, isUntouched, oldestOf, readyOf, sums, verdict } from '../../src/api/dashboard/trouble.js';
+import { byTrouble, deadOf, featured, isUntouched, isWithoutWork, oldestOf, readyOf, sums, verdict } from '../../src/api/dashboard/trouble.js';
 import { jobsAddress, placeOf, throttleAddress } from '../../src/api/dashboard/views.js';
 import { editText, handSentence } from '../../src/api/dashboard/words.js';
 
@@ -208,6 +208,11 @@ test('throttles_that_flyball_made_and_no_job_used_are_an_empty_page', () => {
     return isUntouched(state.throttles.get('a'));
   };
   assert.deepEqual([of({}), of({ depth: { ready: 0, scheduled: 0, running: 0, dead: 0 } }), of({ depth: { ready: 0, scheduled: 1, running: 0, dead: 0 } }), of({ achieved_rps: 0.2 }), of({ knobs: { by: 'pool' } }), of({ knobs: { by: 'ann' } }), of({ knobs: null })], [true, true, false, false, true, false, false]);
+});
+
+test('a_page_says_that_there_are_no_jobs_only_if_it_would_know_of_them', () => {
+  const of = (more) => isWithoutWork({ ...emptyState(), ...more }, []);
+  assert.deepEqual([of({}), of({ known: true }), of({ known: true, isOfTenant: true })], [false, true, false]);
 });
 
 test('the_form_of_knobs_is_complete_and_reads_flags_and_parents', () => {

@@ -36,7 +36,7 @@ import { apply, emptyState, isApiLimit, isStoreLost, latest, limitsText, ordered
 import { Tenants } from './tenants.js';
 import { ThrottleRows } from './throttlerows.js';
 import { Totals } from './totals.js';
-import { byTrouble, featured, isUntouched, JOBS_WAIT, sums } from './trouble.js';
+import { byTrouble, featured, isWithoutWork, JOBS_WAIT, sums } from './trouble.js';
 import { Unserved } from './unserved.js';
 import { placeOf } from './views.js';
 import { auditLine, breakerText, unitOf } from './words.js';
@@ -210,7 +210,7 @@ function drawThrottles(now) {
   const to = silent ? now : /** @type {number} */ (state.lastTick);
   const time = { from: to - windowS, to, now, depthAge: state.depthAge, isStoreLost: isStoreLost(state) };
 
-  show($('no-throttles'), state.known && work.every((t) => isUntouched(t)));
+  show($('no-throttles'), isWithoutWork(state, work));
   // Without the list of throttles the rest of the page may be known.
   const isAnswered = state.known || isStoreLost(state);
   show($('lists'), isAnswered);

@@ -137,6 +137,15 @@ export function isUntouched(throttle) {
   return ready + scheduled + running + dead === 0 && !(latest(throttle)?.achieved ?? detail.achieved_rps);
 }
 
+/**
+ * Returns true if there has been no job yet. A tenant may have jobs at throttles that it shares with
+ * others and that its page does not list, so nobody knows that of a tenant.
+ * @param {import('./state.js').State} state @param {Throttle[]} throttles all but those of the API itself
+ */
+export function isWithoutWork(state, throttles) {
+  return state.known && !state.isOfTenant && throttles.every((throttle) => isUntouched(throttle));
+}
+
 /** Returns the ready jobs of a throttle, or null. @param {Throttle} throttle */
 export function readyOf(throttle) {
   return latest(throttle)?.ready ?? throttle.detail?.depth?.ready ?? null;
