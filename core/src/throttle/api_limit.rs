@@ -79,44 +79,89 @@ impl ApiLimit {
 
 /// Returns the limit for a request: the one with the longest prefix, and of two with the same the
 /// one that names the method; `None` if no group holds it.
+///
+/// Where servers would serve different paths, the one with the fewest requests of a key counts.
 pub fn limit_of<'a>(
     limits: &'a [ApiLimit],
     api: &str,
     method: &str,
     path: &str,
 ) -> Option<&'a ApiLimit> {
-    let (method, path) = (method.to_ascii_uppercase(), plain_path(path));
-    let of_the_api = limits.iter().filter(|limit| limit.api == api);
-    let holding = of_the_api.filter_map(|limit| Some((limit.closeness(&method, &path)?, limit)));
-    let closest = holding.max_by_key(|(closeness, _)| *closeness);
-    closest.map(|(_, limit)| limit)
+    let method = method.to_ascii_uppercase();
+    let closest = |path: &str| {
+        let of_the_api = limits.iter().filter(|limit| limit.api == api);
+        let holding = of_the_api.filter_map(|limit| Some((limit.closeness(&method, path)?, limit)));
+        let closest = holding.max_by_key(|(closeness, _)| *closeness);
+        closest.map(|(_, limit)| limit)
+    };
+    let is_plain = !path.contains(['%', ';']) && !path.contains("..");
+    let readings = PathReading::ALL.iter().take(match is_plain {
+        true => 1,
+        false => PathReading::ALL.len(),
+    });
+    let found = readings.filter_map(|reading| closest(&reading.path(path)));
+    found.min_by(|one, other| one.key_rps.total_cmp(&other.key_rps))
 }
 
 /// Returns the path that a server would serve: without the query and the origin, decoded once,
 /// without repeated slashes, `.` and `..`. Otherwise `/api//v1/%6cead/` would pass the limit of
 /// `/api/v1/lead/`.
 pub fn plain_path(path: &str) -> String {
-    let path = path.split(['?', '#']).next().unwrap_or_default();
-    let origin = path.split_once("://").filter(|_| !path.starts_with('/'));
-    let path = origin.map_or(path, |(_, rest)| {
-        rest.find('/').map_or("", |at| &rest[at..])
-    });
-    let decoded = percent_encoding::percent_decode_str(path).decode_utf8_lossy();
-    let mut segments: Vec<&str> = Vec::new();
-    for segment in decoded.split('/') {
-        match segment {
-            "" | "." => {}
-            ".." => drop(segments.pop()),
-            segment => segments.push(segment),
+    PathReading::ALL[0].path(path)
+}
+
+/// A reading of a path, as a kind of servers has it.
+#[derive(Clone, Copy)]
+struct PathReading {
+    /// True if `..` leads to the folder above; otherwise it is a name like any other.
+    follows: bool,
+    /// True if what follows a `;` does not belong to the name of a folder, as for Java's servers.
+    has_parameters: bool,
+}
+
+impl PathReading {
+    /// The usual reading, and those by which a path in disguise would pass its limit.
+    const ALL: [Self; 4] = [
+        Self::of(true, false),
+        Self::of(false, false),
+        Self::of(true, true),
+        Self::of(false, true),
+    ];
+
+    const fn of(follows: bool, has_parameters: bool) -> Self {
+        Self {
+            follows,
+            has_parameters,
         }
     }
-    let is_folder = ["/", "/.", "/.."].iter().any(|end| decoded.ends_with(end));
-    let end = if is_folder && !segments.is_empty() {
-        "/"
-    } else {
-        ""
-    };
-    format!("/{}{end}", segments.join("/"))
+
+    fn path(self, path: &str) -> String {
+        let path = path.split(['?', '#']).next().unwrap_or_default();
+        let origin = path.split_once("://").filter(|_| !path.starts_with('/'));
+        let path = origin.map_or(path, |(_, rest)| {
+            rest.find('/').map_or("", |at| &rest[at..])
+        });
+        let decoded = percent_encoding::percent_decode_str(path).decode_utf8_lossy();
+        let mut segments: Vec<&str> = Vec::new();
+        for segment in decoded.split('/') {
+            let name = match self.has_parameters {
+                true => segment.split(';').next().unwrap_or_default(),
+                false => segment,
+            };
+            match name {
+                "" | "." => {}
+                ".." if self.follows => drop(segments.pop()),
+                name => segments.push(name),
+            }
+        }
+        let is_folder = ["/", "/.", "/.."].iter().any(|end| decoded.ends_with(end));
+        let end = if is_folder && !segments.is_empty() {
+            "/"
+        } else {
+            ""
+        };
+        format!("/{}{end}", segments.join("/"))
+    }
 }
 
 #[cfg(test)]
@@ -174,6 +219,31 @@ mod tests {
         assert_eq!(of("head", "/health"), Some("probe"));
         assert_eq!(of("GET", "/health"), Some("health"));
         assert_eq!(of("POST", "/reports"), Some("all"));
+    }
+
+    #[test]
+    fn where_servers_differ_the_stricter_limit_holds() {
+        let limits = [
+            ApiLimit {
+                key_rps: 1000.0,
+                ..limit("archive", &[], "/archive/of/all/reports")
+            },
+            limit("lead", &[], "/api/v1/lead/"),
+        ];
+        let of = |path: &str| limit_of(&limits, "", "POST", path).map(|limit| limit.name.as_str());
+        for lead in [
+            "/api/v1/lead/7",
+            "/api/v1/lead/7%2f..%2f..%2f..%2f..%2fhealth",
+            "/api/v1/lead/../../../archive/of/all/reports",
+            "/archive/of/all/reports/../../../../api/v1/lead/7",
+            "/api/v1/lead;x=1/7",
+            "/api;x/v1/lead%3bx/7",
+            "/x/..;/api/v1/lead/7",
+        ] {
+            assert_eq!(of(lead), Some("lead"), "{lead}");
+        }
+        assert_eq!(of("/archive/of/all/reports;7"), Some("archive"));
+        assert_eq!(of("/health/..%2f;"), None);
     }
 
     #[test]
