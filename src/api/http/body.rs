@@ -213,11 +213,12 @@ fn too_large(announced: Option<usize>, bytes_max: usize) -> Problem {
         || "the body".to_owned(),
         |bytes| format!("the body of {bytes} bytes"),
     );
-    let mib = bytes_max / (1024 * 1024);
+    let most = match bytes_max / (1024 * 1024) {
+        0 => format!("({} KiB)", bytes_max / 1024),
+        mib => format!("({mib} MiB); the arguments of a job at most 262144 bytes (256 KiB)"),
+    };
     Problem::new(
         Code::TooLarge,
-        format!(
-            "{size} is larger than this route allows: at most {bytes_max} bytes ({mib} MiB); the arguments of a job at most 262144 bytes (256 KiB)"
-        ),
+        format!("{size} is larger than this route allows: at most {bytes_max} bytes {most}"),
     )
 }

@@ -4,18 +4,23 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::Extension;
-use axum::extract::{ConnectInfo, Form, State};
+use axum::body::Body;
+use axum::extract::{ConnectInfo, Form, FromRequest as _, Request, State};
 use axum::http::header::{LOCATION, SET_COOKIE};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 
 use super::auth::{Authenticator, COOKIE, cookies, find};
+use super::body;
 use super::gate::Gate;
 use crate::api::{clock, dashboard};
 
 /// The lifetime of a browser's session, in seconds.
 pub const SESSION_S: i64 = 12 * 3600;
+
+/// The largest form of the login page, in bytes.
+const FORM_BYTES_MAX: usize = 64 * 1024;
 
 /// The form of the login page.
 #[derive(Deserialize)]
@@ -34,12 +39,24 @@ pub async fn login(
     State(gate): State<Arc<Gate>>,
     address: Option<Extension<ConnectInfo<SocketAddr>>>,
     headers: HeaderMap,
-    form: Form<Login>,
+    request: Request,
 ) -> Response {
     let home = [(LOCATION, "/".to_owned())];
     if auth.is_without_tokens() {
         return (StatusCode::SEE_OTHER, home).into_response();
     }
+    // The extractor of forms waits for ever, and keeps two megabytes of every stranger meanwhile.
+    let bytes = match body::raw(request, FORM_BYTES_MAX).await {
+        Ok(bytes) => bytes,
+        Err(problem) => return problem.into_response(),
+    };
+    let mut arrived = Request::new(Body::from(bytes));
+    *arrived.method_mut() = Method::POST;
+    *arrived.headers_mut() = headers.clone();
+    let form = match Form::<Login>::from_request(arrived, &()).await {
+        Ok(Form(form)) => form,
+        Err(rejection) => return rejection.into_response(),
+    };
     let Some(token) = find(&auth.tokens, form.token.trim()) else {
         if let Some(problem) = gate
             .deny(address.map(|Extension(ConnectInfo(address))| address.ip()))

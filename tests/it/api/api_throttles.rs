@@ -3,6 +3,8 @@
 use flyball::api::TokenScope;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
 use super::tokens::with;
 use super::tokens_fixture::{ADMIN, SOON, leave, secret, token_server};
@@ -200,4 +202,24 @@ async fn a_session_that_was_ended_is_good_nowhere() {
         },
     )
     .await;
+}
+
+/// Everybody may send a login, so that a large one must not be kept until it has come.
+#[tokio::test]
+async fn a_login_that_is_larger_than_any_token_is_answered_before_its_end() {
+    let server = token_server(Vec::new(), "").await;
+    let address = server.base.trim_start_matches("http://");
+    let part = "a".repeat(64 * 1024 + 1);
+    let sent = format!(
+        "POST /login HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/x-www-form-urlencoded\r\ntransfer-encoding: chunked\r\n\r\n{:x}\r\n{part}",
+        2 * part.len()
+    );
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(sent.as_bytes()).await.unwrap();
+    let mut answer = [0; 12];
+
+    let answered = tokio::time::timeout(SOON, stream.read_exact(&mut answer)).await;
+
+    answered.expect("an answer in time").unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 413");
 }
