@@ -19,6 +19,7 @@ use crate::admission::{Acceptance, Digests};
 use crate::api::http::body;
 use crate::api::http::caller::Caller;
 use crate::api::http::fields::FieldLocation;
+use crate::api::http::link::encoded;
 use crate::api::http::metrics::BacklogAnswer;
 use crate::api::http::problem::{Code, LANE_FULL_RETRY_S, Problem};
 use crate::api::http::timeout::{LIST_TIMEOUT, ROW_TIMEOUT, with_timeout};
@@ -392,7 +393,8 @@ pub(in crate::api) async fn warnings<'a>(
             Ok(None) => match state.listing.pattern_of(&*state.throttles, &name).await {
                 Ok(None) => {
                     let how = format!(
-                        "; the job is kept and waits until an operator creates it: flyball throttle set {name} rps=10, or PATCH /api/v1/throttles/{name}?create=true"
+                        "; the job is kept and waits until an operator creates it: flyball throttle set {name} rps=10, or PATCH /api/v1/throttles/{}?create=true",
+                        encoded(name.as_str())
                     );
                     warnings.push(no_throttle_of_job(name.as_str(), &how));
                 }

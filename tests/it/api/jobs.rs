@@ -170,6 +170,17 @@ async fn an_unknown_throttle_parks_its_jobs_and_is_shown_as_such() {
             .contains("there is no throttle parked"),
         "{job}"
     );
+    // The path that is told can be asked.
+    let sent = json!({"kind": "mail", "args": {"to": "a"}, "throttle": "parked/here"});
+    let response = api.post("/api/v1/jobs", sent).await;
+    let job: Value = response.json().await.unwrap();
+    assert!(
+        job["warnings"][0]
+            .as_str()
+            .unwrap()
+            .ends_with("PATCH /api/v1/throttles/parked%2Fhere?create=true"),
+        "{job}"
+    );
 
     let shown = eventually("the parked throttle in the list", SOON, || async {
         let all = api.body("/api/v1/throttles").await;
