@@ -319,6 +319,7 @@ test('an_edit_says_what_was_done', () => {
   assert.equal(editText(entry('dead.requeue', { after: { jobs: 524 } })), 'requeued dead letters: jobs 524');
   assert.equal(editText(entry('dead.discard', { after: { jobs: 524 } })), 'discarded dead letters: jobs 524');
   assert.equal(editText(entry('key.pause', { after: { seconds: 900 } })), 'key paused: seconds 900');
+  assert.equal(editText(entry('recipient.set', { after: { channels: [], created: true, fields: [], tenant: '' } })), 'profile set: created yes');
   assert.equal(editText(entry('throttle.set', { before: { rps: 30 }, after: { rps: 33 } })), 'rps 30 → 33');
   assert.equal(editText(entry('throttle.delete', { before: { rps: 30, by: 'ann' }, after: null })), 'deleted');
   assert.equal(editText(entry('throttle.pause', { before: { paused: false }, after: { paused: true } })), 'paused');

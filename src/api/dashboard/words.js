@@ -53,7 +53,9 @@ export function verb(action) {
  * @returns {string}
  */
 export function editText(entry) {
-  const parts = changes(entry.before, entry.after).map(({ name, from, to }) => {
+  // A change of nothing to nothing, such as an empty list of fields, tells nothing.
+  const told = changes(entry.before, entry.after).filter(({ from, to }) => (from ?? null) !== null || knobValue('', to) !== '');
+  const parts = told.map(({ name, from, to }) => {
     // A knob is recorded as its text in Redis, so its 0 is no false.
     if (name === 'paused') return ['1', 'true'].includes(String(to)) ? 'paused' : 'resumed';
     if (from === undefined || from === null) return `${name} ${knobValue(name, to)}`;
