@@ -102,3 +102,37 @@ async fn without_a_prometheus_the_history_says_so() {
     let (status, unknown) = get(&format!("{url}/api/v1/throttles/never/history")).await;
     assert_eq!(status, 404, "{unknown}");
 }
+
+#[tokio::test]
+async fn a_tenant_is_not_told_where_the_prometheus_is() {
+    let fixture = ProcessFixture::new("rps = 50").await;
+    fixture.settings_file(
+        "[api_tokens.acme]\ntenant = \"acme\"\nsecret_env = \"ACME_TOKEN\"\nscopes = [\"ops:read\"]\n",
+    );
+    let (operator, tenant) = ("0123456789-operator", "0123456789-of-acme");
+    let settings = [
+        ("PROMETHEUS_URL", "http://127.0.0.1:9"),
+        ("FLYBALL_API_TOKEN", operator),
+        ("ACME_TOKEN", tenant),
+    ];
+    let process = fixture.serve_with(&[], &settings);
+    let url = process.url().await;
+    let throttle = format!("{url}/api/v1/throttles/tenant:acme%2Fmail");
+    let created = Client::new()
+        .patch(format!("{throttle}?create=true"))
+        .bearer_auth(operator)
+        .json(&json!({"rps": 1}))
+        .send();
+    assert_eq!(created.await.unwrap().status(), 200);
+
+    let problem = async |token: &str| {
+        let asked = Client::new()
+            .get(format!("{throttle}/history"))
+            .bearer_auth(token);
+        let history: Value = asked.send().await.unwrap().json().await.unwrap();
+        history["problem"].as_str().unwrap().to_owned()
+    };
+
+    assert_eq!(problem(tenant).await, "Prometheus cannot be read");
+    assert!(problem(operator).await.contains("127.0.0.1:9"));
+}
