@@ -46,6 +46,9 @@ const GRACE: Duration = Duration::from_secs(10);
 /// kept open.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// The largest head of a request, in bytes. Everybody may send one.
+const HEAD_BYTES_MAX: usize = 64 * 1024;
+
 /// The longest time for the head of a request on a reserved place.
 const RESERVE_HEAD_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -188,6 +191,7 @@ async fn attend(
     };
     http.timer(TokioTimer::new())
         .header_read_timeout(head)
+        .max_header_size(HEAD_BYTES_MAX)
         .keep_alive(!seat.is_reserve());
     let answering = service_fn(|request: hyper::Request<Incoming>| {
         let (app, seat) = (app.clone(), seat.clone());

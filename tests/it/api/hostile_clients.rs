@@ -131,6 +131,25 @@ async fn a_connection_that_does_not_finish_its_head_is_closed() {
     assert!(ended.await.is_ok(), "it was closed");
 }
 
+#[tokio::test]
+async fn a_head_that_is_larger_than_any_request_needs_is_refused_before_its_end() {
+    let fixture = ProcessFixture::new("rps = -1").await;
+    let process = fixture.serve();
+    let address = process.url().await.trim_start_matches("http://").to_owned();
+    let mut stream = TcpStream::connect(&address).await.unwrap();
+    let begin = "GET /healthz HTTP/1.1\r\nhost: localhost\r\nx-large: ";
+    let rest = "a".repeat(64 * 1024 - begin.len());
+    let sent = format!("{begin}{rest}");
+    stream.write_all(sent.as_bytes()).await.unwrap();
+    let mut answer = [0; 12];
+
+    let answered = tokio::io::AsyncReadExt::read_exact(&mut stream, &mut answer);
+    let answered = tokio::time::timeout(SOON, answered).await;
+
+    answered.expect("an answer in time").unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 431");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_shortage_of_our_own_descriptors_uses_no_attempt() {
     let fixture = ProcessFixture::new("rps = -1").await;
