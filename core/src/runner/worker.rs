@@ -28,6 +28,9 @@ const ENDS_IN_HAND: usize = 10_000;
 /// Longest wait for the last reports to the throttles, besides counts that lapse by themselves.
 const FAREWELL: Duration = Duration::from_secs(2);
 
+/// Time in which the last ends are written, if no more of the grace time is left.
+const LAST_ENDS: Duration = Duration::from_secs(5);
+
 /// A running worker.
 pub struct Worker {
     shared: Arc<WorkerContext>,
@@ -126,7 +129,9 @@ impl Worker {
     /// Stops the worker in order; returns the number of jobs given back.
     ///
     /// It claims nothing more, lets running jobs finish within the grace time, asks the rest to
-    /// stop, writes every end, and gives back the remaining jobs without using an attempt.
+    /// stop, writes every end, and gives back the remaining jobs without using an attempt. While
+    /// Postgres is away, ends are tried again for the rest of the grace time, or for half of the
+    /// time to live if that is less, and for five seconds at least.
     pub async fn stop(mut self) -> u64 {
         self.stopping.requested.cancel();
         let id = self.id();
@@ -164,11 +169,24 @@ impl Worker {
         for one in self.loops {
             let _ = one.await;
         }
-        let queue = self.shared.queue.clone();
+        let (queue, ttl) = (self.shared.queue.clone(), self.shared.config.ttl);
+        let unwritten = self.shared.unwritten.clone();
         // These loops end when the last sender is dropped; a handler that does not stop must not
         // keep them waiting for ever.
         drop(self.shared);
-        let _ = tokio::time::timeout(Duration::from_secs(5), self.finisher).await;
+        // A job whose end is lost runs again although it is done. Heartbeats have ended, so others
+        // may take this worker for dead when its time to live is over.
+        let now = tokio::time::Instant::now();
+        let written_until = grace_over.min(now + ttl / 2).max(now + LAST_ENDS);
+        if tokio::time::timeout_at(written_until, self.finisher)
+            .await
+            .is_err()
+        {
+            tracing::warn!(
+                jobs = unwritten.load(Ordering::Acquire),
+                "the results of jobs were not written in time; these jobs run again"
+            );
+        }
         let _ = tokio::time::timeout(FAREWELL, self.settler).await;
         let handed = match tokio::time::timeout(Duration::from_secs(5), queue.retire(id)).await {
             Ok(Ok(handed)) => handed,

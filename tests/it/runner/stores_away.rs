@@ -161,6 +161,30 @@ async fn sigterm_is_obeyed_while_postgres_is_away() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_that_stops_writes_its_results_if_postgres_is_back_within_the_grace_time() {
+    let (fixture, mut servers, _dir) = own("rps = -1").await;
+    let times = [("FLYBALL_GRACE_S", "60"), ("FLYBALL_WORKER_TTL_S", "60")];
+    let mut process = fixture.serve_with(&[], &times);
+    fixture.target.gate(Gate::Closed);
+    let jobs = fixture.enqueue("job", 3).await;
+    fixture.target.called(3, SOON).await;
+    tokio::task::block_in_place(|| servers.stop(ServerKind::Postgres)).unwrap();
+    fixture.target.gate(Gate::Open);
+    process.logged("writing job results failed", SOON).await;
+
+    process.signal(Signal::TERM);
+    process.logged("SIGTERM: stopping", SOON).await;
+    // Real time: longer than results are tried again without any grace time.
+    tokio::time::sleep(Duration::from_secs(8)).await;
+    assert_eq!(process.ended(), None, "{}", process.log());
+    tokio::task::block_in_place(|| servers.start(ServerKind::Postgres)).unwrap();
+
+    let status = process.ends(SOON).await;
+    assert_eq!(status.code(), Some(0), "{}", process.log());
+    fixture.until_completed(&jobs, SOON).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn when_redis_is_emptied_or_stopped_the_knobs_come_back_and_a_closed_throttle_stops_meanwhile()
  {
     let (fixture, mut servers, _dir) = own("rps = 20\nburst = 1\nwindow = 1\nsafe_rps = 2").await;
