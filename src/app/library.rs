@@ -37,7 +37,7 @@ use crate::throttle::{Change, Error, Knobs, Name};
 ///     .cron(NewSchedule::new(
 ///         "nightly",
 ///         "30 2 * * *",
-///         NewJob::new("report", json!({"of": "yesterday"})),
+///         NewJob::new("report", json!({"of": "yesterday"})).throttle("reports"),
 ///     ))
 ///     .concurrency(16)
 ///     .build()
@@ -51,10 +51,16 @@ pub struct Runner {
 
 impl Runner {
     /// Begins with the default settings; reads no file and no environment.
+    ///
+    /// The throttle `default`, for jobs that name none, is created with a rate of 100 a second,
+    /// unless [`Builder::throttle`] gives it other knobs.
     pub fn builder() -> Builder {
         let mut settings = Settings::defaults();
         settings.knobs_dir = String::new();
-        Self::with(settings)
+        Builder {
+            brings_default: true,
+            ..Self::with(settings)
+        }
     }
 
     /// Begins with these settings, for instance those of `Settings::from_env`.
@@ -69,6 +75,7 @@ impl Runner {
             roles,
             kinds: Kinds::default(),
             throttles: Vec::new(),
+            brings_default: false,
             schedules: Vec::new(),
         }
     }
@@ -136,6 +143,8 @@ pub struct Builder {
     roles: Roles,
     kinds: Kinds,
     throttles: Vec<(String, BTreeMap<String, Value>)>,
+    /// True if no knobs file can have the throttle for jobs that name none.
+    brings_default: bool,
     schedules: Vec<NewSchedule>,
 }
 
@@ -221,7 +230,7 @@ impl Builder {
     }
 
     /// Creates a throttle with these knobs if it does not exist yet; an existing throttle keeps its
-    /// knobs.
+    /// knobs. Without an answer of Redis it is created as soon as there is one.
     pub fn throttle<'a>(
         mut self,
         name: impl Into<String>,
@@ -249,6 +258,10 @@ impl Builder {
     }
 
     /// Connects, migrates the schema and starts.
+    ///
+    /// Fails before anything is changed if a setting, a knob or the form of a schedule is wrong;
+    /// and if Postgres does not answer within 30 seconds, or refuses a schedule. Without Redis it
+    /// starts, and jobs wait until it is there.
     pub async fn build(self) -> anyhow::Result<Runner> {
         // Invalid settings are reported before anything is changed.
         self.settings.validate()?;
@@ -261,27 +274,23 @@ impl Builder {
                 );
             }
         }
-        let mut changes = Vec::new();
+        let mut own = Vec::new();
         for (name, knobs) in &self.throttles {
             let (name, fields) = (
                 Name::or_pattern(name.as_str())?,
                 Knobs::check(knobs).map_err(Error::Invalid)?,
             );
-            let change = Change {
-                fields,
-                by: "program".to_owned(),
-                why: "seeded by the program".to_owned(),
-                create: true,
-                absent_only: true,
-                ..Change::default()
-            };
-            changes.push((name, change));
+            own.push((name, seeded(fields)));
         }
-        let app = App::start(&self.settings, self.roles, self.kinds).await?;
+        let has_default = own.iter().any(|(name, _)| name.as_str() == Name::DEFAULT);
+        if self.brings_default && self.settings.knobs_dir.is_empty() && !has_default {
+            let usual = start::default_throttle()?;
+            let fields = usual.fields.into_iter();
+            let fields = fields.map(|(field, text)| (field, Some(text))).collect();
+            own.push((usual.name, seeded(fields)));
+        }
+        let app = App::start_with(&self.settings, self.roles, self.kinds, own).await?;
         let declared = async {
-            for (name, change) in &changes {
-                app.throttles.set(name, change).await?;
-            }
             let schedules = Schedules::of(&app.queue);
             for schedule in &self.schedules {
                 schedules.set(schedule).await?;
@@ -295,5 +304,17 @@ impl Builder {
                 Err(error)
             }
         }
+    }
+}
+
+/// Returns the change that creates a throttle of the program.
+fn seeded(fields: BTreeMap<String, Option<String>>) -> Change {
+    Change {
+        fields,
+        by: "program".to_owned(),
+        why: "seeded by the program".to_owned(),
+        create: true,
+        absent_only: true,
+        ..Change::default()
     }
 }

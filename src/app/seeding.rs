@@ -16,7 +16,7 @@ use super::messaging::MessageSeeds;
 use crate::throttle::admission::TenantLimits;
 use crate::throttle::postgres::KnobRecord;
 use crate::throttle::seed::seed_patterns;
-use crate::throttle::{self, KnobsFile, Store, seed};
+use crate::throttle::{self, Change, KnobsFile, Name, Store, seed};
 
 /// Longest wait for Postgres at start.
 pub(super) const STARTUP_TIMEOUT: Duration = Duration::from_secs(30);
@@ -33,6 +33,8 @@ pub(super) struct Seeding {
     pub(super) store: Arc<dyn Store>,
     pub(super) record: KnobRecord,
     pub(super) files: Vec<KnobsFile>,
+    /// The throttles of the program itself.
+    pub(super) own: Vec<(Name, Change)>,
     pub(super) tenant_limits: TenantLimits,
     pub(super) api: ApiSeeds,
     pub(super) messages: MessageSeeds,
@@ -103,6 +105,18 @@ impl Seeding {
         let mut seeded = seed(store, &patterns).await?;
         seed_patterns(store, &self.tenant_limits).await?;
         seeded.extend(seed(store, &others).await?);
+        for (name, change) in &self.own {
+            match store.set(name, change).await {
+                Ok((None, _)) => seeded.push(name.clone()),
+                Ok(_) => {}
+                // As with those of files, a live edit stays.
+                Err(throttle::Error::Invalid(problems)) => {
+                    let reason = throttle::Error::Invalid(problems).to_string();
+                    tracing::warn!(throttle.name = %name, reason, "the knobs of the program conflict with those in the store");
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
         self.api.seed(store).await?;
         self.messages.seed(store).await?;
         for name in seeded {

@@ -28,7 +28,9 @@ use crate::providers::pool::AccountPool;
 use crate::runner::{self, Worker, WorkerMetrics};
 use crate::service::DueWork;
 use crate::throttle::postgres::KnobRecord;
-use crate::throttle::{self, KnobsFile, LeasedStore, PatternStore, RedisStore, Store};
+use crate::throttle::{
+    self, Change, KnobsFile, LeasedStore, Name, PatternStore, RedisStore, Store,
+};
 use crate::trace::Tracer;
 
 /// The error for a Postgres that cannot be used.
@@ -59,6 +61,17 @@ impl App {
     /// Connects, migrates the schema, seeds knobs, and starts the roles. `more` are kinds besides
     /// the built-in ones.
     pub async fn start(settings: &Settings, roles: Roles, more: Kinds) -> anyhow::Result<Self> {
+        Self::start_with(settings, roles, more, Vec::new()).await
+    }
+
+    /// Starts like [`App::start`]. `own` are throttles of the program, which are created if they do
+    /// not exist.
+    pub(super) async fn start_with(
+        settings: &Settings,
+        roles: Roles,
+        more: Kinds,
+        own: Vec<(Name, Change)>,
+    ) -> anyhow::Result<Self> {
         roles.check()?;
         // Wrong settings are refused at once, not when a server is reached.
         let prepared = prepare(settings, roles, &more).await;
@@ -96,7 +109,8 @@ impl App {
         let seeding = Seeding {
             store: throttles.clone(),
             record,
-            files: with_default(prepared.files, settings)?,
+            files: with_default(prepared.files, &own, settings)?,
+            own,
             tenant_limits: settings.tenant_limits(),
             api: api.seeds(settings, roles),
             messages: messages.seeds(),
@@ -325,12 +339,26 @@ fn kind_retentions(settings: &Settings) -> Vec<KindRetention> {
         .collect()
 }
 
-/// Adds the knobs of the throttle for jobs that name none, unless a file of the settings has them
-/// or the settings want none at all.
-fn with_default(mut files: Vec<KnobsFile>, settings: &Settings) -> anyhow::Result<Vec<KnobsFile>> {
-    let own = KnobsFile::parse(Path::new("default.toml"), DEFAULT_KNOBS.to_owned())?;
-    if !settings.knobs_dir.is_empty() && files.iter().all(|file| file.name != own.name) {
-        files.push(own);
+/// Returns the throttle for jobs that name none.
+pub(super) fn default_throttle() -> anyhow::Result<KnobsFile> {
+    let file = KnobsFile::parse(Path::new("default.toml"), DEFAULT_KNOBS.to_owned())?;
+    Ok(file)
+}
+
+/// Adds the knobs of the throttle for jobs that name none, unless a file of the settings or the
+/// program has them, or the settings want none at all.
+fn with_default(
+    mut files: Vec<KnobsFile>,
+    own: &[(Name, Change)],
+    settings: &Settings,
+) -> anyhow::Result<Vec<KnobsFile>> {
+    let usual = default_throttle()?;
+    let mut names = files
+        .iter()
+        .map(|file| &file.name)
+        .chain(own.iter().map(|(name, _)| name));
+    if !settings.knobs_dir.is_empty() && names.all(|name| *name != usual.name) {
+        files.push(usual);
     }
     Ok(files)
 }

@@ -6,8 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use flyball::Runner;
+use flyball::config::Settings;
 use flyball::cron::{NewSchedule, Overlap};
 use flyball::jobs::{HandlerError, NewJob, State};
+use flyball::throttle::{Name, RedisStore, Store};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -68,6 +70,65 @@ async fn a_program_runs_its_kinds_and_schedules_until_it_is_told_to_stop() {
     stop.cancel();
     running.await.unwrap().unwrap();
     assert_eq!(mail.sent.lock().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_job_that_names_no_throttle_runs_although_the_program_declares_none() {
+    let (stack, database) = (stack().await, database().await);
+    let (mail, _) = mail(0);
+    let runner = Runner::builder()
+        .database_url(database.url())
+        .redis_url(stack.redis_url.clone())
+        .redis_prefix(redis_prefix())
+        .typed(mail)
+        .build()
+        .await
+        .unwrap();
+
+    let id = runner.queue().enqueue(&[letter("ada")]).await.unwrap()[0].id;
+
+    eventually("the letter is sent", SOON, || async {
+        let job = runner.queue().get(id).await.unwrap();
+        job.filter(|job| job.summary.state == State::Completed)
+    })
+    .await;
+    runner.stop().await;
+}
+
+#[tokio::test]
+async fn the_knobs_of_a_program_go_before_those_that_flyball_brings() {
+    let (stack, database, prefix) = (stack().await, database().await, redis_prefix());
+    let folder = tempfile::tempdir().unwrap();
+    let runner = Runner::with(Settings::defaults())
+        .settings(|settings| settings.knobs_dir = folder.path().display().to_string())
+        .database_url(database.url())
+        .redis_url(stack.redis_url.clone())
+        .redis_prefix(prefix.clone())
+        .throttle("default", [("rps", json!(7))])
+        .build()
+        .await
+        .unwrap();
+
+    let store = RedisStore::connect(&stack.redis_url, &prefix).unwrap();
+    let name = Name::new("default").unwrap();
+    let status = store.status(&name).await.unwrap().unwrap();
+    assert_eq!(status.knobs.rps.number(), 7.0);
+    runner.stop().await;
+}
+
+#[tokio::test]
+async fn a_runner_with_a_throttle_starts_while_redis_is_away() {
+    let database = database().await;
+    let runner = Runner::builder()
+        .database_url(database.url())
+        .redis_url("redis://127.0.0.1:1")
+        .throttle("mail", [("rps", json!(7))])
+        .build()
+        .await
+        .unwrap();
+
+    assert!(runner.queue().ping().await);
+    runner.stop().await;
 }
 
 #[tokio::test]
