@@ -21,6 +21,8 @@ use crate::jobs::{
     AfterFailure, CancelAnswer, CancelFilter, JobDetail, JobFilter, MoveAnswer, Queue, RetryAnswer,
     State, Summary,
 };
+use crate::notify::recipient::KIND;
+use crate::recipient::fields;
 use crate::throttle::Name;
 
 /// Longest time for which a search walks back before it returns its results.
@@ -214,10 +216,23 @@ async fn retry(
     let signature = signed.signature();
     let retried = queue.retry_signed(id, keep_attempts, &signature);
     match retried.await? {
+        RetryAnswer::Ready if !signed.json && is_gated(queue, id).await? => {
+            let gates = format!(
+                "ready; the gates of its recipient are asked again before it is sent, and may hold \
+                 it once more: flyball why --message {id}"
+            );
+            answer(id, false, &gates)
+        }
         RetryAnswer::Ready => answer(id, signed.json, "ready"),
         RetryAnswer::Refused(state) => refused(id, state, allowed),
         RetryAnswer::NotFound => bail!(unknown(id)),
     }
+}
+
+/// Returns true for a message that passes the gates of its recipient.
+async fn is_gated(queue: &Queue, id: i64) -> anyhow::Result<bool> {
+    let job = queue.get(id).await?;
+    Ok(job.is_some_and(|job| job.summary.kind == KIND && fields::is_gated(&job.args)))
 }
 
 async fn reschedule(

@@ -383,7 +383,8 @@ pub enum CancelAnswer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetryAnswer {
     /// The job is ready now; a dead job starts with all its attempts again, unless the request
-    /// keeps them.
+    /// keeps them. A message passes the gates of its recipient again before it is sent, and may be
+    /// held once more.
     Ready,
     /// The job is in this state, from which it cannot be retried.
     Refused(State),

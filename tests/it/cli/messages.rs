@@ -429,3 +429,45 @@ async fn tokens_send_as_their_tenant_with_their_scopes() {
     let named = |tenant: &str, module: &str| (tenant.to_owned(), module.to_owned());
     assert_eq!(whose, [named("acme", "alarms"), named("acme", "web")]);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_runs_a_held_message_now_reads_that_its_gates_are_asked_again() {
+    let shell = sender().await;
+    shell.ok(&["migrate"]);
+    let held = |more: &str| {
+        let args = format!(
+            r#"{{"channel": "email", "to": "ada@example.com", "subject": "s", "body": "x"{more}}}"#
+        );
+        let enqueue = [
+            "enqueue",
+            "notification",
+            "--args",
+            args.as_str(),
+            "--run-at",
+            "2h",
+        ];
+        let enqueued = shell.ok(&[&enqueue[..], &["--json"]].concat()).json();
+        enqueued["jobs"][0]["id"].to_string()
+    };
+    let (plain, gated, read) = (
+        held(""),
+        held(r#", "category": "news""#),
+        held(r#", "category": "news""#),
+    );
+
+    assert_eq!(
+        shell.ok(&["job", "retry", &plain]).out,
+        format!("job {plain} is ready\n")
+    );
+    assert_eq!(
+        shell.ok(&["job", "retry", &gated]).out,
+        format!(
+            "job {gated} is ready; the gates of its recipient are asked again before it is sent, \
+             and may hold it once more: flyball why --message {gated}\n"
+        )
+    );
+    assert_eq!(
+        shell.ok(&["job", "retry", &read, "--json"]).json()["result"],
+        "ready"
+    );
+}
