@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::{Job, JobRetry, OnAmbiguous, Quota};
+use super::{Job, JobRetry, OnAmbiguous, Outcome, Quota};
 use crate::throttle;
 use crate::trace::{TraceParent, Tracer};
 
@@ -82,6 +82,19 @@ impl JobInfo {
     /// Returns the reports that the handler has made so far.
     pub fn attempt_report(&self) -> AttemptReport {
         *self.report.lock()
+    }
+
+    /// Returns the outcome of an attempt that was cut off: `otherwise`, unless its work was handed
+    /// over and is not answered. A job that may run twice is given back all the same.
+    pub(crate) fn cut_off(&self, otherwise: Outcome) -> Outcome {
+        match (self.attempt_report().handed_over, otherwise) {
+            (Some(policy), Outcome::Retry { error, .. }) => Outcome::Ambiguous { policy, error },
+            (Some(policy @ OnAmbiguous::Dead), _) => Outcome::Ambiguous {
+                policy,
+                error: "stopped before a response arrived".to_owned(),
+            },
+            (_, otherwise) => otherwise,
+        }
     }
 
     /// Puts the attempt into a trace.
@@ -233,8 +246,9 @@ impl Context {
 
     /// Reports that from now on the work may have been done, until it is answered.
     ///
-    /// An attempt that is cut off in between, by its timeout, a stopping worker or a panic, is
-    /// ambiguous, and the job follows this policy.
+    /// An attempt that is cut off in between by its timeout or a panic is ambiguous, and the job
+    /// follows this policy. So does one that a stopping worker cuts off, if the job must not run
+    /// twice; otherwise the job is given back.
     pub fn hand_over(&self, policy: OnAmbiguous) {
         self.update_report(|report| report.handed_over = Some(policy));
     }

@@ -25,9 +25,7 @@ use super::slots::MAX_WAIT;
 use super::tallies::AttemptOutcome as Tallied;
 use crate::input;
 use crate::jobs::secret;
-use crate::jobs::{
-    Claimed, Context, Ending, Finish, Handler, Job, JobInfo, OnAmbiguous, Outcome, TenantRule,
-};
+use crate::jobs::{Claimed, Context, Ending, Finish, Handler, Job, JobInfo, Outcome, TenantRule};
 use crate::throttle::Name;
 use crate::trace::OpenSpan;
 
@@ -85,7 +83,7 @@ async fn attempt(
                 after: None,
                 error: "the handler panicked".to_owned(),
             };
-            caught.unwrap_or_else(|_| cut_off(&info, panicked()))
+            caught.unwrap_or_else(|_| info.cut_off(panicked()))
         }
         // Claims leave jobs of unknown kinds alone.
         (None, None) => Outcome::HandedBack,
@@ -318,24 +316,9 @@ async fn watch(
         ended = work => ended,
         () = timed_out => {
             let error = format!("timed out after {} s", limit.unwrap_or_default().as_secs_f64());
-            cut_off(info, Outcome::Retry { after: None, error })
+            info.cut_off(Outcome::Retry { after: None, error })
         }
-        () = ignored => cut_off(info, Outcome::HandedBack),
-    }
-}
-
-/// Returns the outcome of an attempt that did not end by itself: `otherwise`, unless its work was
-/// handed over and the job must not run twice.
-fn cut_off(job: &JobInfo, otherwise: Outcome) -> Outcome {
-    match (job.attempt_report().handed_over, otherwise) {
-        (Some(policy @ OnAmbiguous::Dead), Outcome::Retry { error, .. }) => {
-            Outcome::Ambiguous { policy, error }
-        }
-        (Some(policy @ OnAmbiguous::Dead), _) => Outcome::Ambiguous {
-            policy,
-            error: "stopped before a response arrived".to_owned(),
-        },
-        (_, otherwise) => otherwise,
+        () = ignored => info.cut_off(Outcome::HandedBack),
     }
 }
 

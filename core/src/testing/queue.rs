@@ -15,8 +15,8 @@ use super::postgres::PostgresBackend;
 use super::{JobRun, Report, clock};
 use crate::input;
 use crate::jobs::{
-    Context, Ending, Handler, Issue, Job, Kinds, NewJob, OnAmbiguous, Outcome, PreparedJob, State,
-    typed,
+    Context, Ending, Handler, Issue, Job, JobInfo, Kinds, NewJob, OnAmbiguous, Outcome,
+    PreparedJob, State, typed,
 };
 use crate::throttle::{Change, MemoryStore, Name, Store};
 
@@ -197,8 +197,9 @@ impl TestQueue {
         self.open(&job.throttle).await;
         let cancelled = CancellationToken::new();
         let _over = cancelled.clone().drop_guard();
+        let info = Arc::new(JobInfo::from(job));
         let context = Context::new(
-            Arc::new(job.into()),
+            info.clone(),
             cancelled,
             self.throttles.clone(),
             self.backing.checkpoints(),
@@ -207,9 +208,11 @@ impl TestQueue {
         let Some(limit) = job.timeout.or(timeout) else {
             return work.await;
         };
-        let late = |_| Outcome::Retry {
-            after: None,
-            error: format!("timed out after {} s", limit.as_secs_f64()),
+        let late = |_| {
+            info.cut_off(Outcome::Retry {
+                after: None,
+                error: format!("timed out after {} s", limit.as_secs_f64()),
+            })
         };
         tokio::time::timeout(limit, work).await.unwrap_or_else(late)
     }

@@ -3,7 +3,9 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use flyball::jobs::{Client, Context, HandlerError, Job, Kinds, NewGroup, NewJob, Outcome, State};
+use flyball::jobs::{
+    Client, Context, HandlerError, Job, Kinds, NewGroup, NewJob, OnAmbiguous, Outcome, State,
+};
 use flyball::testing::{Error, TestQueue, enqueued_in};
 use serde_json::{Value, json};
 
@@ -270,5 +272,34 @@ async fn a_group_runs_its_callback_in_a_test_on_a_database() {
     assert_eq!(
         *counts.lock().unwrap(),
         [json!({"id": group.id, "name": "", "jobs": 3, "completed": 2, "dead": 1, "cancelled": 0})]
+    );
+}
+
+#[tokio::test]
+async fn work_that_was_handed_over_and_timed_out_goes_the_way_of_its_policy() {
+    let over = |policy: OnAmbiguous| {
+        move |_: Job, context: Context| async move {
+            context.hand_over(policy);
+            std::future::pending::<Outcome>().await
+        }
+    };
+    let mut kinds = Kinds::default();
+    kinds.register_fn("once", over(OnAmbiguous::Dead));
+    kinds.register_fn("twice", over(OnAmbiguous::Retry));
+    let queue = TestQueue::in_memory(kinds);
+    for kind in ["once", "twice"] {
+        // Real time: an attempt takes its timeout.
+        let job = NewJob::new(kind, json!({})).timeout(Duration::from_millis(20));
+        queue.enqueue(job).await.unwrap();
+    }
+
+    let report = queue.run_due().await.unwrap();
+
+    let states: Vec<State> = report.runs.iter().map(|run| run.state).collect();
+    assert_eq!(states, [State::Dead, State::Retryable], "{report}");
+    let ambiguous = |outcome: &Outcome| matches!(outcome, Outcome::Ambiguous { .. });
+    assert!(
+        report.runs.iter().all(|run| ambiguous(&run.outcome)),
+        "{report}"
     );
 }

@@ -391,11 +391,18 @@ async fn work_that_was_handed_over_and_cut_off_goes_the_way_of_its_policy() {
         })
         .await;
     }
-    eventually("another attempt", SOON, || async {
-        (state(timed_out[1].id).await != State::Running).then_some(())
+    let repeated = eventually("another attempt follows", SOON, || async {
+        let job = fixture.queue.get(timed_out[1].id).await.unwrap().unwrap();
+        (!job.attempts.is_empty()).then_some(job)
     })
     .await;
-    assert_ne!(state(timed_out[1].id).await, State::Dead);
+    assert_ne!(repeated.summary.state, State::Dead);
+    let first = &repeated.attempts[0];
+    let error = first.error.as_deref().unwrap();
+    assert!(
+        first.outcome == "ambiguous" && error.starts_with("ambiguous: timed out after 0.2"),
+        "{first:?}"
+    );
     for id in stopped {
         eventually("it runs", SOON, || async {
             (state(id).await == State::Running).then_some(())
