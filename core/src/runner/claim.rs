@@ -200,7 +200,7 @@ async fn claim_granted(
     let taken = match taken {
         Ok((taken, unserved)) if unserved.is_empty() => Ok(taken),
         Ok((taken, unserved)) => {
-            put_back(shared, worker_id, fence, &unserved).await;
+            put_back(shared, worker_id, fence, unserved).await;
             Ok(taken)
         }
         Err(error) => Err(error),
@@ -243,12 +243,12 @@ fn take_out_unserved(
     unserved
 }
 
-/// Puts jobs back that this worker does not serve. If that fails, they are found by their leases,
-/// under which nothing runs.
-async fn put_back(shared: &WorkerContext, worker_id: i32, fence: i64, jobs: &[i64]) {
+/// Puts jobs back that this worker does not serve. If that fails, it is tried again beside the
+/// claims that follow.
+async fn put_back(shared: &WorkerContext, worker_id: i32, fence: i64, jobs: Vec<i64>) {
     for _ in 0..PUT_BACK_TRIES {
-        match bounded(shared, shared.queue.put_back(worker_id, fence, jobs)).await {
-            Ok(()) => {
+        match bounded(shared, shared.queue.put_back(worker_id, fence, &jobs)).await {
+            Ok(_) => {
                 shared.notifier.notify(&[]);
                 return;
             }
@@ -258,6 +258,7 @@ async fn put_back(shared: &WorkerContext, worker_id: i32, fence: i64, jobs: &[i6
             }
         }
     }
+    shared.uncertain_claims.note_jobs(worker_id, fence, jobs);
 }
 
 /// Marks jobs that are in another lane than their own. A lane is identified by 64 bits of a hash,

@@ -11,7 +11,7 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use serde_json::json;
 
-use super::fixture::{SOON, WorkerFixture, counter, quick};
+use super::fixture::{SOON, WorkerFixture, counter, patient, quick};
 use crate::support::eventually;
 
 /// Returns kinds with a counter of their runs each.
@@ -251,4 +251,46 @@ async fn a_throttle_that_drops_ends_only_jobs_that_the_worker_serves() {
         assert_eq!(fixture.state(id).await, State::Ready);
     }
     one.stop().await;
+}
+
+/// Returns a job of the kind `elsewhere` that was claimed together with one that runs.
+const CLAIMED_WITH_ANOTHER: &str = "
+select l.job_id from flyball.lease l join flyball.job j on j.id = l.job_id
+where j.kind = 'elsewhere' and exists (
+    select from flyball.lease o join flyball.job r on r.id = o.job_id where r.kind = 'patient' and o.fence = l.fence)
+limit 1";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_that_could_not_be_put_back_is_free_before_those_of_its_claim_end() {
+    let mut fixture = WorkerFixture::new().await;
+    fixture.kind("patient", patient);
+    fixture.in_turn(&["patient", "elsewhere"], 4).await;
+    let refuse = "create function public.refuse() returns trigger language plpgsql as
+            $$ begin raise exception 'not now'; end $$;
+        create trigger refuse before delete on flyball.lease for each row execute function public.refuse()";
+    sqlx::raw_sql(refuse)
+        .execute(fixture.database.pool())
+        .await
+        .unwrap();
+    let config = Config {
+        grace: Duration::from_millis(100),
+        ..quick()
+    };
+    let worker = fixture.worker(config).await;
+    let stuck: i64 = eventually("jobs are claimed together", SOON, || async {
+        let one = sqlx::query_scalar(CLAIMED_WITH_ANOTHER);
+        one.fetch_optional(&fixture.queue.pool).await.unwrap()
+    })
+    .await;
+    // Real time: the worker tries for a second to put the job back.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    fixture.until(stuck, State::Running).await;
+
+    sqlx::raw_sql("drop trigger refuse on flyball.lease")
+        .execute(fixture.database.pool())
+        .await
+        .unwrap();
+
+    fixture.until(stuck, State::Ready).await;
+    worker.stop().await;
 }

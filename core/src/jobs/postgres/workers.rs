@@ -315,15 +315,15 @@ impl Queue {
     }
 
     /// Puts claimed jobs that the worker does not serve back into their lanes, in their old places
-    /// and without using an attempt.
-    pub async fn put_back(&self, worker_id: i32, fence: i64, jobs: &[i64]) -> Result<(), Error> {
-        sqlx::query_scalar::<_, i64>(PUT_BACK)
+    /// and without using an attempt; returns their number.
+    pub async fn put_back(&self, worker_id: i32, fence: i64, jobs: &[i64]) -> Result<u64, Error> {
+        let given: i64 = sqlx::query_scalar(PUT_BACK)
             .bind(worker_id)
             .bind(fence)
             .bind(jobs)
             .fetch_one(&self.pool)
             .await?;
-        Ok(())
+        Ok(given.unsigned_abs())
     }
 
     /// Returns the fences of the worker's claims that are more than a minute old and of which jobs
