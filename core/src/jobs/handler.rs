@@ -20,7 +20,9 @@ pub struct PreparedJob<'a>(Box<dyn FnOnce(Job, Context) -> BoxFuture<'a, Outcome
 
 impl<'a> PreparedJob<'a> {
     /// Creates a job from the function that runs it, and that should stop soon after
-    /// `context.cancelled` fires.
+    /// `context.cancelled` fires. It must not block its thread, as in [`TypedHandler::run`].
+    ///
+    /// [`TypedHandler::run`]: super::TypedHandler::run
     pub fn new<F, R>(run: F) -> Self
     where
         F: FnOnce(Job, Context) -> R + Send + 'a,

@@ -53,6 +53,9 @@ pub trait TypedHandler: Send + Sync + 'static {
     const KIND: &'static str;
 
     /// Runs one attempt, and should stop soon after `context.cancelled` fires.
+    ///
+    /// It must not block its thread: that holds up timeouts, and the heartbeats without which the
+    /// worker counts as dead. `tokio::task::spawn_blocking` is for work that does.
     fn run(
         &self,
         args: Self::Args,
