@@ -102,6 +102,8 @@ impl App {
         let (stores, parts) = ((&queue, &throttles), (&messages, &prepared.governor));
         let api = api.open(settings, stores, &due, parts, &mut registry);
         let mut loops = Loops::default();
+        // A start that fails, or is given up, leaves no loop behind in the program that tried it.
+        let until_started = loops.cancel.clone().drop_guard();
         let looks = replica::start(&queue, &loops.vital, &loops.cancel, &mut registry).await;
         #[cfg(feature = "notifications")]
         let account_pools = messages.account_pools();
@@ -137,9 +139,24 @@ impl App {
                 None
             }
         };
-        prepared.governor.start(&queue, &throttles, &mut loops)?;
-        let served = api.serve(settings, kinds, registry, tracer, &mut loops);
-        let (address, api) = served.await?;
+        let governs = prepared.governor.start(&queue, &throttles, &mut loops);
+        let served = match governs {
+            Ok(()) => {
+                let served = api.serve(settings, kinds, registry, tracer, &mut loops);
+                served.await
+            }
+            Err(error) => Err(error),
+        };
+        let (address, api) = match served {
+            Ok(served) => served,
+            Err(error) => {
+                if let Some(worker) = worker {
+                    worker.stop().await;
+                }
+                return Err(error);
+            }
+        };
+        drop(until_started.disarm());
         Ok(Self {
             queue,
             throttles,

@@ -285,7 +285,15 @@ async fn a_worker_whose_settings_of_a_pool_differ_from_those_of_a_live_one_is_re
         App::start(&settings, RUNNER, Kinds::default()).await
     };
 
-    let refused = start(settings("timeout_s = 11", 150.0)).await;
+    let mut differing = settings("timeout_s = 11", 150.0);
+    let more = if differing.database_url.contains('?') {
+        '&'
+    } else {
+        '?'
+    };
+    let url = format!("{}{more}application_name=refused", differing.database_url);
+    differing.database_url = url;
+    let refused = start(differing).await;
     let error = format!("{:#}", refused.err().expect("another timeout is refused"));
     for part in [
         "settings: rps of account account_1 of pool sms differs from worker worker (1) at ",
@@ -299,6 +307,18 @@ async fn a_worker_whose_settings_of_a_pool_differ_from_those_of_a_live_one_is_re
         "{error}"
     );
     assert_eq!(program.app.queue.live_workers().await.unwrap(), 1);
+    // A program may try again for as long as it likes.
+    eventually("nothing of the refused one is left", SOON, || async {
+        let connections = "select count(*) from pg_stat_activity where application_name = 'refused'
+            and datname = current_database()";
+        let connections = sqlx::query_scalar::<_, i64>(connections);
+        let left = connections
+            .fetch_one(program.database.pool())
+            .await
+            .unwrap();
+        (left == 0).then_some(())
+    })
+    .await;
 
     for (keys, may_differ) in [("timeout_s = 10", false), ("timeout_s = 11", true)] {
         let mut settings = settings(keys, 200.0);
