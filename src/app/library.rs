@@ -14,6 +14,9 @@ use crate::throttle::{Change, Error, Knobs, Name};
 /// A runner inside a program of your own: it runs your kinds, and keeps schedules, beside the rest
 /// of the program.
 ///
+/// It runs from [`Builder::build`] until [`Runner::run_until`] or [`Runner::stop`] has stopped it;
+/// if it is dropped instead, it goes on.
+///
 /// ```no_run
 /// use flyball::Runner;
 /// use flyball::cron::NewSchedule;
