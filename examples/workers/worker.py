@@ -14,11 +14,13 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from http.client import HTTPException
 
 URL = os.environ.get("FLYBALL_URL", "http://127.0.0.1:8080")
 TOKEN = os.environ.get("FLYBALL_TOKEN", "")
 NAME = os.environ.get("WORKER_NAME", f"{socket.gethostname()}-{os.getpid()}")
 LEASE_S = float(os.environ.get("LEASE_S", "30"))
+CLAIM = "/api/v1/claim"
 stopping = threading.Event()
 
 
@@ -52,8 +54,11 @@ def call(path, body, timeout=15):
                 raise Lost(error.read().decode()) from None
             if error.code not in (429, 502, 503, 504):
                 raise RuntimeError(f"{path} answered {error.code}: {error.read().decode()}") from None
-            time.sleep(float(error.headers.get("retry-after", 1)))
-        except OSError as error:  # No connection: the server restarts, or is away.
+            if stopping.is_set() and path == CLAIM:
+                return {"jobs": []}
+            wait = error.headers.get("retry-after", "")  # A proxy may answer with a date.
+            time.sleep(int(wait) if wait.isdecimal() else 1)
+        except (OSError, HTTPException) as error:  # No connection: the server restarts, or is away.
             if stopping.is_set():
                 raise SystemExit(f"{path}: {error}; the lease ends by itself") from None
             print(f"{path}: {error}; trying again", flush=True)
@@ -137,7 +142,7 @@ def main():
     print(f"worker {NAME} asks {URL} for {', '.join(KINDS)}", flush=True)
     while not stopping.is_set():
         claim = {"worker": NAME, "host": socket.gethostname(), "kinds": list(KINDS), "lease_s": LEASE_S, "wait_s": 2}
-        for claimed in call("/api/v1/claim", claim)["jobs"]:
+        for claimed in call(CLAIM, claim)["jobs"]:
             try:
                 Job(claimed).run(KINDS[claimed["kind"]])
             except Lost:

@@ -13,6 +13,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 const url = process.env.FLYBALL_URL ?? "http://127.0.0.1:8080";
 const name = process.env.WORKER_NAME ?? `${hostname()}-${process.pid}`;
 const leaseS = Number(process.env.LEASE_S ?? 30);
+const CLAIM = "/api/v1/claim";
 let stopping = false;
 
 /** The job runs again later; no attempt is used. */
@@ -47,7 +48,9 @@ async function call(path: string, body: object): Promise<any> {
     if (![429, 502, 503, 504].includes(answer.status)) {
       throw new Error(`${path} answered ${answer.status}: ${await answer.text()}`);
     }
-    await sleep(1000 * Number(answer.headers.get("retry-after") ?? 1));
+    if (stopping && path === CLAIM) return { jobs: [] };
+    // A proxy may answer with a date.
+    await sleep(1000 * (Number(answer.headers.get("retry-after")) || 1));
   }
 }
 
@@ -141,7 +144,7 @@ process.on("SIGTERM", () => { stopping = true; });
 console.log(`worker ${name} asks ${url} for ${Object.keys(kinds).join(", ")}`);
 while (!stopping) {
   const claim = { worker: name, host: hostname(), kinds: Object.keys(kinds), lease_s: leaseS, wait_s: 2 };
-  for (const claimed of (await call("/api/v1/claim", claim)).jobs as Claimed[]) {
+  for (const claimed of (await call(CLAIM, claim)).jobs as Claimed[]) {
     await new Job(claimed).run(kinds[claimed.kind]).catch((error) => {
       if (!(error instanceof Lost)) throw error;
       console.log(`job ${claimed.id} is lost`);

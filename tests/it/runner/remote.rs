@@ -406,3 +406,37 @@ async fn the_answer_of_a_proxy_whose_server_restarts_is_no_failure_of_the_job() 
         assert_eq!(called, expected, "{}", language.0);
     }
 }
+
+/// Answers that the server is away until a date, as some proxies do.
+async fn answer_with_a_date(Shared(verbs): Shared<Verbs>, uri: Uri) -> Response {
+    verbs.lock().push(uri.path().to_owned());
+    let until = [("retry-after", "Fri, 31 Dec 2100 23:59:59 GMT")];
+    (StatusCode::SERVICE_UNAVAILABLE, until).into_response()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_whose_server_is_away_rests_between_its_claims_and_ends_when_it_is_told_to() {
+    if !can_run().await {
+        return;
+    }
+    for language in [PYTHON, TYPESCRIPT] {
+        let claims = Verbs::default();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let router = axum::Router::new()
+            .fallback(answer_with_a_date)
+            .with_state(claims.clone());
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        let mut worker = Process::start(command(language, &url, "waits", 60));
+        eventually("the worker claims", SOON, || async {
+            (!claims.lock().is_empty()).then_some(())
+        })
+        .await;
+
+        worker.signal(Signal::TERM);
+
+        let status = worker.ends(SOON).await;
+        assert_eq!(status.code(), Some(0), "{}: {}", language.0, worker.log());
+        assert!(claims.lock().len() < 10, "{}", language.0);
+    }
+}
