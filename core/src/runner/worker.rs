@@ -170,6 +170,8 @@ impl Worker {
             let _ = one.await;
         }
         let (queue, ttl) = (self.shared.queue.clone(), self.shared.config.ttl);
+        // A worker that was declared dead while it stopped has registered anew.
+        let last_id = self.shared.worker_id.load(Ordering::Acquire);
         let unwritten = self.shared.unwritten.clone();
         // These loops end when the last sender is dropped; a handler that does not stop must not
         // keep them waiting for ever.
@@ -188,7 +190,14 @@ impl Worker {
             );
         }
         let _ = tokio::time::timeout(FAREWELL, self.settler).await;
-        let handed = match tokio::time::timeout(Duration::from_secs(5), queue.retire(id)).await {
+        let signed_off = async {
+            let mut handed = queue.retire(id).await?;
+            if last_id != id {
+                handed += queue.retire(last_id).await?;
+            }
+            Ok::<u64, Error>(handed)
+        };
+        let handed = match tokio::time::timeout(Duration::from_secs(5), signed_off).await {
             Ok(Ok(handed)) => handed,
             _ => {
                 tracing::warn!(

@@ -258,3 +258,35 @@ async fn a_job_never_runs_under_the_tokens_of_another_lane_that_has_its_number()
     );
     worker.stop().await;
 }
+
+#[tokio::test]
+async fn a_worker_that_is_declared_dead_while_it_stops_signs_off_under_its_new_number_too() {
+    let mut fixture = WorkerFixture::new().await;
+    fixture.kind("stubborn", |_: Job, _: Context| {
+        std::future::pending::<Outcome>()
+    });
+    let id = fixture.enqueue("stubborn", "fast", "", 1).await[0];
+    let worker = fixture
+        .worker(Config {
+            grace: Duration::from_secs(60),
+            ..quick()
+        })
+        .await;
+    let first = worker.id();
+    fixture.until(id, State::Running).await;
+    let stopping = tokio::spawn(worker.stop());
+
+    sqlx::query("update flyball.worker set heartbeat_at = heartbeat_at - interval '1 hour'")
+        .execute(&fixture.queue.pool)
+        .await
+        .unwrap();
+
+    stopping.await.unwrap();
+    let others = "select count(*), count(*) filter (where stopped_at is null) from flyball.worker where id <> $1";
+    let others: (i64, i64) = sqlx::query_as(others)
+        .bind(first)
+        .fetch_one(&fixture.queue.pool)
+        .await
+        .unwrap();
+    assert_eq!(others, (1, 0), "it registered anew and signed off");
+}
