@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use futures_util::future::join_all;
 use prometheus_client::registry::Registry;
 
 use super::faults::Faults;
@@ -35,6 +36,9 @@ use crate::trace::Tracer;
 
 /// The error for a Postgres that cannot be used.
 pub(crate) const NO_POSTGRES: &str = "cannot reach Postgres";
+
+/// Longest wait for the loops of a process that stops. The running requests have ten seconds.
+const LOOPS_END: Duration = Duration::from_secs(11);
 
 /// The knobs of the throttle for jobs that name none. The program brings them, because without that
 /// throttle such jobs would wait for ever.
@@ -195,10 +199,8 @@ impl App {
         };
         tokio::join!(drained, self.api.send_away());
         self.loops.cancel.cancel();
-        for task in self.loops.tasks {
-            // A task that hangs must not keep the process alive; the runtime drops it.
-            let _ = tokio::time::timeout(Duration::from_secs(5), task).await;
-        }
+        // A task that hangs must not keep the process alive; the runtime drops it.
+        let _ = tokio::time::timeout(LOOPS_END, join_all(self.loops.tasks)).await;
         let _ = tokio::time::timeout(Duration::from_secs(1), self.leased.give_back_all()).await;
         self.traces.stop().await;
         // Closing waits for all connections in use, and one may be held for long.

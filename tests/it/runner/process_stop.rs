@@ -4,6 +4,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
+use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
 use super::process::SOON;
 use crate::support::eventually;
@@ -62,6 +65,37 @@ async fn a_process_that_drains_is_alive_and_not_ready() {
     assert_eq!(detail, "\"the process is stopping\"");
     assert_eq!(get("/healthz").await.unwrap().status(), 200);
     fixture.target.gate(Gate::Open);
+    let status = process.ends(Duration::from_secs(10)).await;
+    assert_eq!(status.code(), Some(0), "{}", process.log());
+}
+
+#[tokio::test]
+async fn a_request_that_is_running_when_the_process_stops_gets_its_answer() {
+    let fixture = ProcessFixture::new("rps = -1").await;
+    let mut process = fixture.serve();
+    let url = process.url().await;
+    let address = url.trim_start_matches("http://");
+    let job = json!({"kind": "http", "args": {"url": format!("{}/slow", fixture.target.url)}});
+    let body = job.to_string();
+    let head = format!(
+        "POST /api/v1/jobs HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\n\
+         content-length: {}\r\nexpect: 100-continue\r\nconnection: close\r\n\r\n",
+        body.len()
+    );
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut begun = [0; "HTTP/1.1 100 Continue\r\n\r\n".len()];
+    stream.read_exact(&mut begun).await.unwrap();
+
+    process.signal(Signal::TERM);
+    process.logged("SIGTERM: stopping", SOON).await;
+    // Real time: a request may take ten seconds.
+    tokio::time::sleep(Duration::from_secs(7)).await;
+    stream.write_all(body.as_bytes()).await.unwrap();
+
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 201 "), "{answer}");
     let status = process.ends(Duration::from_secs(10)).await;
     assert_eq!(status.code(), Some(0), "{}", process.log());
 }
