@@ -346,7 +346,18 @@ begin
             next_at = case
                 when (c.expression, c.time_zone, c.paused) = (excluded.expression, excluded.time_zone, coalesce(paused, c.paused))
                 then coalesce(c.next_at, case when c.problem like 'time_zone: %' then c.missed_at end) end,
-            problem = null, updated_at = clock_timestamp()
+            -- One that is the same keeps what was wrong with its last occurrence.
+            (problem, updated_at) = (
+                select case when s.is_same and c.next_at is not null then c.problem end,
+                    case when s.is_same then c.updated_at else clock_timestamp() end
+                from (
+                    select (c.expression, c.time_zone, c.kind, c.args, c.throttle, c.key, c.priority, c.max_attempts, c.cost, c.timeout_s,
+                            c.tags, c.retry, c.catch_up, c.overlap, c.paused)
+                        is not distinct from (excluded.expression, excluded.time_zone, excluded.kind, excluded.args, excluded.throttle,
+                            excluded.key, excluded.priority, excluded.max_attempts, excluded.cost, excluded.timeout_s, excluded.tags,
+                            excluded.retry, excluded.catch_up, excluded.overlap, coalesce(paused, c.paused)) as is_same
+                ) s
+            )
     returning c.xmax = 0 into is_new;
     return is_new;
 end $$;

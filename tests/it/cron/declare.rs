@@ -318,6 +318,31 @@ async fn what_only_a_worker_can_see_stands_beside_the_schedule_as_its_problem() 
 }
 
 #[tokio::test]
+async fn a_schedule_that_is_declared_again_keeps_the_problem_of_its_last_occurrence() {
+    let fixture = CronFixture::new().await;
+    let daily = report("daily", "@daily");
+    fixture.schedules.set(&daily).await.unwrap();
+    fixture
+        .run("update flyball.cron set next_at = now() + interval '1 hour', problem = 'the lane is full'")
+        .await;
+    let before = fixture.get("daily").await;
+
+    assert!(!fixture.schedules.set(&daily).await.unwrap());
+
+    let after = fixture.get("daily").await;
+    assert_eq!(after.problem.as_deref(), Some("the lane is full"));
+    assert_eq!(
+        (after.next_at, after.updated_at),
+        (before.next_at, before.updated_at)
+    );
+    // One that is changed begins without it.
+    let other = daily.overlap(Overlap::Allow);
+    fixture.schedules.set(&other).await.unwrap();
+    let changed = fixture.get("daily").await;
+    assert!(changed.problem.is_none() && changed.updated_at > before.updated_at);
+}
+
+#[tokio::test]
 async fn a_schedule_is_paused_and_resumed_by_sql_and_forgets_what_was_wrong_before() {
     let fixture = CronFixture::new().await;
     fixture
