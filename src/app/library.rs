@@ -262,9 +262,9 @@ impl Builder {
 
     /// Connects, migrates the schema and starts.
     ///
-    /// Fails before anything is changed if a setting, a knob or the form of a schedule is wrong;
-    /// and if Postgres does not answer within 30 seconds, or refuses a schedule. Without Redis it
-    /// starts, and jobs wait until it is there.
+    /// Fails before anything is changed if a setting, a knob, the name of a kind or the form of a
+    /// schedule is wrong; and if Postgres does not answer within 30 seconds, or refuses a schedule.
+    /// Without Redis it starts, and jobs wait until it is there.
     pub async fn build(self) -> anyhow::Result<Runner> {
         // Invalid settings are reported before anything is changed.
         self.settings.validate()?;

@@ -37,6 +37,9 @@ use crate::trace::Tracer;
 /// The error for a Postgres that cannot be used.
 pub(crate) const NO_POSTGRES: &str = "cannot reach Postgres";
 
+/// Longest name of a kind, in bytes.
+const KIND_BYTES_MAX: usize = 128;
+
 /// Longest wait for the loops of a process that stops. The running requests have ten seconds.
 const LOOPS_END: Duration = Duration::from_secs(11);
 
@@ -77,6 +80,7 @@ impl App {
         own: Vec<(Name, Change)>,
     ) -> anyhow::Result<Self> {
         roles.check()?;
+        check_names(&more)?;
         // Wrong settings are refused at once, not when a server is reached.
         let prepared = prepare(settings, roles, &more).await;
         let prepared = prepared.map_err(Faults::into_error)?;
@@ -206,6 +210,18 @@ impl App {
         // Closing waits for all connections in use, and one may be held for long.
         let _ = tokio::time::timeout(Duration::from_secs(2), self.queue.pool.close()).await;
     }
+}
+
+/// Refuses kinds with names that cannot be registered.
+fn check_names(kinds: &Kinds) -> anyhow::Result<()> {
+    for name in kinds.names() {
+        let is_fine = (1..=KIND_BYTES_MAX).contains(&name.len()) && !name.contains('\0');
+        anyhow::ensure!(
+            is_fine,
+            "the name of a kind must have 1 to {KIND_BYTES_MAX} bytes without U+0000, not {name:?}"
+        );
+    }
+    Ok(())
 }
 
 /// Reaches Postgres, opens the queue in it, and migrates the schema.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use flyball::Runner;
 use flyball::config::Settings;
 use flyball::cron::{NewSchedule, Overlap};
-use flyball::jobs::{HandlerError, NewJob, State};
+use flyball::jobs::{Context, HandlerError, NewJob, State};
 use flyball::throttle::{Name, RedisStore, Store};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -149,6 +149,14 @@ async fn a_runner_that_cannot_be_is_refused_with_the_reason_before_anything_is_t
             .await,
     );
     assert!(error.contains("rsp"), "{error}");
+    for name in [String::new(), "x".repeat(129), "a\0b".to_owned()] {
+        let nothing = |_: Value, _: Context| std::future::ready(());
+        let error = reason(unreachable().kind(name, nothing).build().await);
+        assert!(
+            error.contains("the name of a kind must have 1 to 128 bytes"),
+            "{error}"
+        );
+    }
     let error = reason(unreachable().concurrency(0).build().await);
     assert!(
         error.contains("concurrency: must be a whole number from 1 to 10000, not 0"),
