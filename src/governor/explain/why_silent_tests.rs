@@ -12,6 +12,7 @@ fn told(view: &GovernorView, rps: f64, after_s: f64) -> String {
         status: Some(&status),
         view: Some(&view),
         decisions: &[],
+        pattern: None,
         ready: None,
         now: NOW + after_s,
     })

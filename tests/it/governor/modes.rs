@@ -347,6 +347,7 @@ async fn a_stop_that_somebody_writes_needs_no_lease_and_has_their_name() {
         status: Some(&status),
         view: Some(&view),
         decisions: &[],
+        pattern: None,
         ready: None,
         now: rig.now(),
     });
