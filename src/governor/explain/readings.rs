@@ -1,5 +1,5 @@
-//! What the readings say: values beside their setpoints, signals that are silent or late, and what
-//! keeps an open breaker open.
+//! The sentences about readings: values beside their setpoints, signals that are silent or late, and
+//! what keeps an open breaker open.
 
 use super::format::{number, seconds};
 use super::view::{GovernorView, SignalView};

@@ -1,4 +1,4 @@
-//! Why signals have no new value although their sources answer, in words for people.
+//! Reasons why signals have no new value although their sources answer, in words for people.
 
 use std::collections::BTreeMap;
 

@@ -221,7 +221,7 @@ async fn a_message_is_sent_from_the_command_line_and_bad_input_is_named() {
             .fetch_one(shell.database.pool())
             .await
             .unwrap();
-    assert_eq!(jobs, 4);
+    assert_eq!(jobs, 5);
 
     // A full queue of the tenant can be tried again later.
     sqlx::query("insert into flyball.tenant_limit values ('full', 1)")

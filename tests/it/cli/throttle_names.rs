@@ -101,7 +101,10 @@ async fn a_throttle_of_a_pattern_is_made_on_first_use_and_nobody_is_told_to_crea
         told.out
     );
     let checks = shell.run(&["doctor", "--json"]).json();
-    assert!(!checks.to_string().contains("gcal:1"), "{checks:#}");
+    assert!(
+        !checks.to_string().contains("no throttle gcal:1"),
+        "{checks:#}"
+    );
 
     let taken = shell.ok(&["throttle", "acquire", "gcal:1"]).out;
     assert!(taken.contains("1 tokens of gcal:1 are taken"), "{taken}");
