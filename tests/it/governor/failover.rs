@@ -347,7 +347,11 @@ async fn a_leader_that_is_killed_or_asleep_is_followed_without_a_bump_and_never_
         first.process.signal(Signal::CONT);
         first
             .process
-            .logged_any(&["no longer leads the governor", "resting"], LONG)
+            .logged_any(
+                // Its fast path may hear of the newer term first.
+                &["no longer leads the governor", "resting", "standing by"],
+                LONG,
+            )
             .await;
         scene.fixture.turns_of_governor("governed", 2).await;
         watch.abort();

@@ -17,8 +17,9 @@ const TAKE: &str = "select job_id from flyball.take_unplanned($1)";
 
 const PUT_BACK: &str = "
 insert into flyball.scheduled (job_id, run_at, lane_id, priority, cost, retry, turn)
-select j.id, now() + interval '1 day', j.lane_id, j.priority, j.cost, false, flyball.turn_of(j.throttle, j.priority, false)
-from flyball.job j where j.id = any($1)";
+select j.id, coalesce(h.until, now() + interval '1 day'), j.lane_id, j.priority, j.cost, false,
+    flyball.turn_of(j.throttle, j.priority, false)
+from flyball.job j left join flyball.message_plan h on h.job_id = j.id where j.id = any($1)";
 
 impl GatesFixture {
     /// Enqueues messages, each to a recipient of its own.

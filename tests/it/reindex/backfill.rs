@@ -234,11 +234,10 @@ async fn the_note_says_why_it_waits_until_the_index_has_taken_a_request() {
     })
     .await;
 
-    assert_eq!(
-        index.seen.lock().unwrap().len(),
-        2,
-        "it waits for the second answer"
-    );
+    eventually("it waits for the second answer", SOON, || async {
+        (index.seen.lock().unwrap().len() == 2).then_some(())
+    })
+    .await;
     assert_eq!(task.await.unwrap(), Outcome::Done);
     assert_eq!(hands.note(), "50 documents, all read");
 }
