@@ -23,7 +23,7 @@ use crate::jobs::{
 use crate::throttle::on_demand::best_pattern;
 use crate::throttle::status::EXPIRES;
 use crate::throttle::{
-    AcquireRequest, LaneRequest, Name, OnStoreLoss, Status, Store, is_of_admission,
+    AcquireRequest, LaneRequest, Name, OnStoreLoss, Status, Store, is_of_admission, nearly_called,
 };
 
 /// Decisions that explain the rate's recent changes: one every five seconds for five minutes.
@@ -132,6 +132,12 @@ impl JournalReader {
             now,
         };
         let mut sentence = why::sentence(input);
+        if status.is_none()
+            && input.pattern.is_none()
+            && let Some(other) = nearly_called(name, &names)
+        {
+            sentence += &format!("; there is also {other}");
+        }
         let governed = view.as_ref().map_or("rps", |view| view.actuator.field());
         // The sentence covers a problem of the governed knob itself; problems of other knobs are
         // added here.

@@ -2,7 +2,6 @@
 
 use std::process::ExitCode;
 
-use anyhow::bail;
 use futures_util::future::BoxFuture;
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -15,7 +14,7 @@ use super::{connect, missing_throttles, output};
 use crate::api::lanes::list::LaneHold;
 use crate::config::Settings;
 use crate::jobs::{Attribution, Count, LaneDepth, LanesAfter, Queue};
-use crate::throttle::{self, KeyState, Name};
+use crate::throttle::{KeyState, Name};
 
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
@@ -155,7 +154,7 @@ async fn check_exists(settings: &Settings, name: &Name) -> anyhow::Result<()> {
         return Ok(());
     };
     match throttles.status(name).await {
-        Ok(None) => bail!(throttle::Error::Unknown(name.clone())),
+        Ok(None) => Err(missing_throttles::unknown(&*throttles, name.clone()).await),
         Ok(Some(_)) | Err(_) => Ok(()),
     }
 }

@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 
 use super::connect;
+use super::exit::CliError;
 use crate::config::Settings;
 use crate::input::wording::similar;
 use crate::throttle::on_demand::best_pattern;
-use crate::throttle::{Name, Store as _};
+use crate::throttle::{Error, Name, Store, made_from, nearly_called, no_throttle};
 
 /// Most throttles of one command that are told.
 const TOLD_MAX: usize = 20;
@@ -25,6 +26,22 @@ pub(super) async fn tell<'a>(settings: &Settings, throttles: impl Iterator<Item 
     let is_pool = |name: &str| pools.get(name).is_some();
     for told in missing(&named, &exist, is_pool) {
         eprintln!("flyball: {told}");
+    }
+}
+
+/// Returns the error of a throttle that does not exist, with the pattern that makes it, or with the
+/// throttle that may have been meant.
+pub(super) async fn unknown(store: &dyn Store, name: Name) -> anyhow::Error {
+    let names = store.names().await.unwrap_or_default();
+    if let Some(pattern) = best_pattern(&name, &names) {
+        let told = no_throttle(name.as_str(), &made_from(pattern.as_str()));
+        return CliError::NotFound(told).into();
+    }
+    let other = nearly_called(&name, &names);
+    let error = Error::Unknown(name.clone());
+    match other {
+        Some(other) => CliError::NotFound(format!("{error}; there is also {other}")).into(),
+        None => error.into(),
     }
 }
 

@@ -20,13 +20,15 @@ use self::knobs::{manual_until, parse};
 use self::name::known;
 use self::show::{list, show};
 use super::exit::{self, CliError};
+use super::missing_throttles::unknown;
 use super::output::say;
 use super::signed::AuditArgs;
 use super::{connect, output, when};
 use crate::api::throttles::delete::{NotDeleted, jobs_wait, take_away};
 use crate::config::Settings;
-use crate::input::wording::similar;
-use crate::throttle::{Change, Error, Knobs, LUA_TEXT, MAX_PAUSE, Name, Store, check_key};
+use crate::throttle::{
+    Change, Error, Knobs, LUA_TEXT, MAX_PAUSE, Name, Store, check_key, nearly_called,
+};
 
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
@@ -182,7 +184,7 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
 async fn show_one(store: &Arc<dyn Store>, name: String, json: bool) -> anyhow::Result<()> {
     let name = Name::or_pattern(name)?;
     let Some(status) = store.status(&name).await? else {
-        bail!(Error::Unknown(name))
+        return Err(unknown(&**store, name).await);
     };
     if json {
         return output::json(&status);
@@ -369,7 +371,10 @@ async fn change(
         create: edit.create,
         ..Change::default()
     };
-    let (before, after) = store.set(&name, &change).await?;
+    let (before, after) = match store.set(&name, &change).await {
+        Err(Error::Unknown(_)) => return Err(unknown(&**store, name.clone()).await),
+        set => set?,
+    };
     note_audit(
         settings,
         &crate::api::AuditEntry::turned(edit.action, &change, before.as_ref(), &after),
@@ -388,12 +393,7 @@ async fn change(
 /// Describes a throttle that did not exist, beside the one that may have been meant.
 async fn created(store: &dyn Store, name: &Name) -> String {
     let names = store.names().await.unwrap_or_default();
-    let others: Vec<&str> = names
-        .iter()
-        .map(Name::as_str)
-        .filter(|other| *other != name.as_str())
-        .collect();
-    match similar(name.as_str(), &others) {
+    match nearly_called(name, &names) {
         Some(other) => format!("created throttle {name}; there is also {other}"),
         None => format!("created throttle {name}"),
     }

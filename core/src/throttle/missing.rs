@@ -1,8 +1,10 @@
 //! The words on a throttle that does not exist: how to create it, or that none can have its name.
 
+use super::Name;
 use super::admission::is_of_admission;
 use super::api_limit::is_of_the_api;
 use super::name::state_part;
+use crate::input::wording::similar;
 
 /// The remedy for a job whose throttle cannot exist.
 pub const ANOTHER_THROTTLE: &str =
@@ -37,6 +39,18 @@ pub fn no_throttle_of_job(throttle: &str, how: &str) -> String {
     }
 }
 
+/// Returns the throttle among `names` that is nearly called so, and may have been meant.
+pub fn nearly_called<'a>(name: &Name, names: &'a [Name]) -> Option<&'a str> {
+    let names = names.iter().map(Name::as_str);
+    let others: Vec<&str> = names.filter(|other| *other != name.as_str()).collect();
+    similar(name.as_str(), &others)
+}
+
+/// Returns what makes a throttle of a pattern, as the words behind its name.
+pub fn made_from(pattern: &str) -> String {
+    format!(" yet; the first request for its tokens makes it, from {pattern}")
+}
+
 /// Returns the command that creates a throttle, as the words behind its name.
 pub(super) fn create_it(throttle: &str) -> String {
     format!("; create it with: flyball throttle set {throttle} rps=10")
@@ -45,7 +59,7 @@ pub(super) fn create_it(throttle: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::throttle::{Error, Name};
+    use crate::throttle::Error;
 
     #[test]
     fn nobody_is_told_to_create_a_throttle_that_none_can_be() {

@@ -71,7 +71,9 @@ pub use leased::LeasedStore;
 pub use listing::Listing;
 pub use memory::MemoryStore;
 pub use memory_notes::MemoryNotes;
-pub use missing::{ANOTHER_THROTTLE, no_throttle, no_throttle_of_job, refused_part};
+pub use missing::{
+    ANOTHER_THROTTLE, made_from, nearly_called, no_throttle, no_throttle_of_job, refused_part,
+};
 pub use name::Name;
 pub use notes::{Notes, NotesSnapshot};
 pub use pattern_store::PatternStore;

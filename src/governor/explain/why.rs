@@ -21,7 +21,7 @@ use crate::governor::law::{LearnedQuota, Phase, Verdict};
 use crate::governor::manual_override::GOVERNOR;
 use crate::governor::time::unix_s;
 use crate::throttle::direct_change::is_changed_directly;
-use crate::throttle::{Knobs, Mode, RateLimit, Status, no_throttle_of_job};
+use crate::throttle::{Knobs, Mode, RateLimit, Status, made_from, no_throttle_of_job};
 
 /// The time span of the trend, in seconds.
 const TREND_S: f64 = 300.0;
@@ -64,7 +64,7 @@ pub fn sentence(requested: WhyInput) -> String {
             waiting(requested.ready).map_or_else(String::new, |waiting| format!("; {waiting}"));
         let name = requested.name;
         let how = match requested.pattern {
-            Some(of) => format!(" yet; the first request for its tokens makes it, from {of}"),
+            Some(pattern) => made_from(pattern),
             None => format!("; create it with: flyball throttle set {name} rps=10"),
         };
         return no_throttle_of_job(name, &how) + &waiting;

@@ -16,6 +16,19 @@ async fn a_throttle_that_did_not_exist_is_said_to_be_new_with_those_of_similar_n
         "{mistyped}"
     );
     assert!(set("other").starts_with("created throttle other\n"));
+
+    let meant = "there is no throttle hook; create it with: flyball throttle set hook rps=10; there is \
+                 also hooks";
+    for args in [
+        &["throttle", "show", "hook"][..],
+        &["throttle", "pause", "hook"],
+        &["throttle", "pause", "hook", "--key", "a", "--seconds", "5"],
+        &["lane", "list", "hook"],
+    ] {
+        shell.refused(args, 3, meant);
+    }
+    let why = shell.run(&["why", "hook"]).out;
+    assert!(why.contains("; there is also hooks"), "{why}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -100,6 +113,14 @@ async fn a_throttle_of_a_pattern_is_made_on_first_use_and_nobody_is_told_to_crea
         told.code,
         told.out
     );
+    for args in [
+        &["throttle", "show", "gcal:1"][..],
+        &["throttle", "pause", "gcal:1"],
+    ] {
+        let words =
+            "no throttle gcal:1 yet; the first request for its tokens makes it, from gcal:*";
+        shell.refused(args, 3, words);
+    }
     let checks = shell.run(&["doctor", "--json"]).json();
     assert!(
         !checks.to_string().contains("no throttle gcal:1"),
