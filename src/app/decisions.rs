@@ -100,7 +100,7 @@ impl JournalReader {
 
     /// Returns one sentence that explains the current rate of a throttle. `status` is `None` if
     /// there is no such throttle. Unless the reader `sees_all`, what people and servers said of
-    /// other throttles is left out.
+    /// other throttles is left out, and why signals have no reading.
     pub async fn sentence(
         &self,
         name: &Name,
@@ -109,6 +109,10 @@ impl JournalReader {
     ) -> Result<String, ReadError> {
         let now = status.map_or_else(clock::unix_s, |status| status.at_us as f64 / 1e6);
         let view = self.view(name, now).await?;
+        let view = match sees_all {
+            true => view,
+            false => view.map(GovernorView::without_problems),
+        };
         let decisions = self
             .journal
             .recent(Some(name.as_str()), TREND_DECISIONS)

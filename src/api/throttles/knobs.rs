@@ -27,7 +27,7 @@ use crate::api::http::query::{PAGE_MAX, Query};
 use crate::api::http::timeout::{ROW_TIMEOUT, with_timeout};
 use crate::api::http::token_scope::TokenScope;
 use crate::api::stream::live_sample::LiveSample;
-use crate::governor::Decision;
+use crate::governor::{Decision, GovernorView};
 use crate::throttle::name::InvalidName;
 use crate::throttle::on_demand::best_pattern;
 use crate::throttle::rules::{Knob, knob, settable};
@@ -169,7 +169,10 @@ pub async fn list(
     }
     let mut views: BTreeMap<String, View> = statuses
         .iter()
-        .map(|status| (status.name.to_string(), view(status, sample.as_deref())))
+        .map(|status| {
+            let view = view(&caller, status, sample.as_deref());
+            (status.name.to_string(), view)
+        })
         .collect();
     if let Some((sample, counted_at)) = sample
         .as_deref()
@@ -222,10 +225,12 @@ fn last_seen(name: &Name, sample: Option<&LiveSample>) -> Option<Status> {
     responses((status = 200, body = View, headers(("ETag" = String, description = "The knobs' `seq`, for `If-Match`.")))))]
 pub async fn show(
     State(state): State<Arc<ThrottlesState>>,
+    Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
 ) -> Result<impl IntoResponse, Problem> {
     let status = status(&state, &name_or_pattern_of(name)?).await?;
-    Ok(answer(view(&status, state.live.sample().as_deref())))
+    let view = view(&caller, &status, state.live.sample().as_deref());
+    Ok(answer(view))
 }
 
 /// Explains the rate of a throttle.
@@ -314,7 +319,7 @@ pub async fn edit(
     let (before, after) = state.throttles.set(&name, &change).await?;
 
     let entry = AuditEntry::turned("throttle.set", &change, before.as_ref(), &after).by(&caller);
-    let mut view = view(&after, state.live.sample().as_deref());
+    let mut view = view(&caller, &after, state.live.sample().as_deref());
     view.warnings.extend(log::note(&state.queue, &entry).await);
     Ok(answer(view))
 }
@@ -430,15 +435,15 @@ pub async fn status(state: &ThrottlesState, name: &Name) -> Result<Status, Probl
         .ok_or_else(|| Problem::throttle_not_found(name))
 }
 
-/// Returns the throttle as the API shows it.
-pub fn view(status: &Status, sample: Option<&LiveSample>) -> View {
+/// Returns the throttle as the API shows it to a caller.
+pub fn view(caller: &Caller, status: &Status, sample: Option<&LiveSample>) -> View {
     let measured = sample.and_then(|sample| sample.throttles.get(status.name.as_str()));
-    View::of(
-        status,
-        measured,
-        sample.and_then(|sample| sample.counted_at),
-        clock::now(),
-    )
+    let counted_at = sample.and_then(|sample| sample.counted_at);
+    let mut view = View::of(status, measured, counted_at, clock::now());
+    if caller.tenant.is_some() {
+        view.governor = view.governor.map(GovernorView::without_problems);
+    }
+    view
 }
 
 /// Returns the answer that shows a throttle.

@@ -80,7 +80,7 @@ async fn turn(
         ..AuditEntry::turned(action, &change, before.as_ref(), &after)
     };
     let entry = entry.by(caller);
-    let mut view = view(&after, state.live.sample().as_deref());
+    let mut view = view(caller, &after, state.live.sample().as_deref());
     view.warnings.extend(log::note(&state.queue, &entry).await);
     Ok(answer(view))
 }

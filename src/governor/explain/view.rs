@@ -185,7 +185,7 @@ pub struct SignalView {
     pub age_s: Option<f64>,
     /// True if the reading is too old or unusable.
     pub stale: bool,
-    /// The reason why the last reading failed; `null` if it did not.
+    /// The reason why the last reading failed; `null` if it did not, and for tenants.
     pub problem: Option<String>,
     /// The time at which the newest sample became visible, in unix seconds.
     #[serde(skip)]
@@ -303,6 +303,14 @@ impl GovernorView {
             signal.age_s = signal.at.map(|at| (now - unix_s(at)).max(0.0));
             signal.stale = now - signal.sampled_at > signal.stale_after_s;
         }
+    }
+
+    /// Removes the reasons of missing readings, which have addresses of servers and their words.
+    pub fn without_problems(mut self) -> Self {
+        for signal in &mut self.signals {
+            signal.problem = None;
+        }
+        self
     }
 }
 

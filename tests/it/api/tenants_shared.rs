@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use flyball::api::{AuthToken, Permissions, TokenScope, TokenSecret};
 use flyball::app::JournalReader;
+use flyball::governor::{Bounds, ControlState, Journal, Observation, Policy, RateLimit};
 use flyball::throttle::{KeyState, Name};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -141,5 +142,62 @@ async fn a_tenant_is_not_told_what_people_said_of_a_throttle_above_its_own() {
     }
     for text in ["by ann", "bank", "by test; set one"] {
         assert!(!tenant.contains(text), "{tenant}");
+    }
+}
+
+#[tokio::test]
+async fn a_tenant_is_not_told_why_a_signal_of_its_throttle_has_no_reading() {
+    let fixture = Fixture::new().await;
+    let name = Name::new("notify:acme").unwrap();
+    let knobs = [("rps", "5"), ("mode", "auto")];
+    fixture.turn(name.as_str(), &knobs).await;
+    let text = "[[signal]]\nname = \"load\"\nquery = \"q\"\nsetpoint = 1.0\n";
+    let policy = Policy::parse(text, "f").unwrap().unwrap();
+    let bounds = Bounds {
+        min: 1.0,
+        max: 10.0,
+        safe_rps: 5.0,
+    };
+    let status = fixture.store.status(&name).await.unwrap().unwrap();
+    let seen = Observation {
+        now: status.at_us as f64 / 1e6,
+        ..Observation::default()
+    };
+    let mut state = ControlState::new(&policy, bounds, RateLimit::PerSecond(5.0), seen.now - 5.0);
+    state.signals[0].problem = Some("http://prometheus.example cannot be reached".to_owned());
+    state.tick(&policy, bounds, &seen);
+    let stored = serde_json::to_value(&state).unwrap();
+    let journal = Journal::new(fixture.database.pool().clone());
+    journal.save(name.as_str(), 1, &stored).await.unwrap();
+    let reads = leave(&[TokenScope::OpsRead]);
+    let token = |name: &str, tenant| {
+        AuthToken::of(name, tenant, reads.clone(), TokenSecret::new(secret(name)))
+    };
+    let tokens = [token("acme", Some("acme")), token("operator", None)];
+    let server = ApiServer::start(fixture, |deps| {
+        let policies = [(name.clone(), policy)];
+        deps.decisions = Arc::new(JournalReader::new(&deps.queue, &deps.throttles, &policies));
+        deps.tokens = tokens.into();
+    })
+    .await;
+    let told = async |path: &str, token: &str| {
+        let path = format!("/api/v1/throttles{path}");
+        let request = server
+            .request(Method::GET, &path)
+            .bearer_auth(secret(token));
+        request.send().await.unwrap().text().await.unwrap()
+    };
+
+    for path in ["/notify:acme/why", "/notify:acme", ""] {
+        eventually("an operator is told", SOON, || async {
+            let operator = told(path, "operator").await;
+            operator.contains("prometheus.example").then_some(())
+        })
+        .await;
+        let tenant = told(path, "acme").await;
+        assert!(
+            tenant.contains("notify:acme") && !tenant.contains("prometheus.example"),
+            "{path}: {tenant}"
+        );
     }
 }
