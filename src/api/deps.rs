@@ -164,6 +164,7 @@ impl ApiState {
                 kinds: deps.kinds,
                 throttles: deps.throttles.clone(),
                 listing: Listing::default(),
+                throttles_created_max: deps.throttles_created_max,
                 account_pools: account_pools.clone(),
                 metrics: metrics.clone(),
                 waits: Places::with(WAIT_SHARES),

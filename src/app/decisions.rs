@@ -20,10 +20,11 @@ use crate::jobs::serving::{remedy, serves_throttle};
 use crate::jobs::{
     Attribution, CancelFilter, Count, Pause, Queue, QueueStatus, State, WorkerCapabilities,
 };
-use crate::throttle::on_demand::best_pattern;
+use crate::throttle::on_demand::MADE_MAX;
 use crate::throttle::status::EXPIRES;
 use crate::throttle::{
-    AcquireRequest, LaneRequest, Name, OnStoreLoss, Status, Store, is_of_admission, nearly_called,
+    AcquireRequest, LaneRequest, Makers, Name, OnStoreLoss, Status, Store, is_of_admission,
+    nearly_called,
 };
 
 /// Decisions that explain the rate's recent changes: one every five seconds for five minutes.
@@ -75,6 +76,7 @@ pub struct JournalReader {
     queue: Queue,
     throttles: Arc<dyn Store>,
     policies: Arc<BTreeMap<Name, Policy>>,
+    made_max: usize,
 }
 
 impl JournalReader {
@@ -85,7 +87,14 @@ impl JournalReader {
             queue: queue.clone(),
             throttles: throttles.clone(),
             policies: Arc::new(policies.iter().cloned().collect()),
+            made_max: MADE_MAX,
         }
+    }
+
+    /// Sets the number of throttles beyond which none is made on first use.
+    pub fn with_made_max(mut self, made_max: usize) -> Self {
+        self.made_max = made_max;
+        self
     }
 
     /// Returns the state of a throttle's governor at `now` (unix seconds); `None` if the throttle
@@ -125,12 +134,13 @@ impl JournalReader {
             Some(_) => Vec::new(),
             None => self.throttles.names().await.unwrap_or_default(),
         };
+        let makers = Makers::of(&names, self.made_max);
         let input = WhyInput {
             name: name.as_str(),
             status,
             view: view.as_ref(),
             decisions: &decisions,
-            pattern: best_pattern(name, &names).map(Name::as_str),
+            pattern: makers.pattern_of(name).map(Name::as_str),
             // The sentence about workers has the number as well.
             ready: ready.filter(|ready| *ready == 0 || unserved.is_none()),
             now,
@@ -138,7 +148,7 @@ impl JournalReader {
         let mut sentence = why::sentence(input);
         if status.is_none()
             && input.pattern.is_none()
-            && let Some(other) = nearly_called(name, &names)
+            && let Some(other) = nearly_called(name.as_str(), &names)
         {
             sentence += &format!("; there is also {other}");
         }

@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use super::connect;
 use super::exit::CliError;
 use crate::config::Settings;
-use crate::input::wording::similar;
 use crate::throttle::on_demand::best_pattern;
-use crate::throttle::{Error, Name, Store, made_from, nearly_called, no_throttle};
+use crate::throttle::{
+    Error, Makers, Name, Store, made_from, nearly_called, no_throttle, no_throttle_of_job,
+};
 
 /// Most throttles of one command that are told.
 const TOLD_MAX: usize = 20;
@@ -24,7 +25,7 @@ pub(super) async fn tell<'a>(settings: &Settings, throttles: impl Iterator<Item 
     };
     let pools = settings.pools_without_credentials();
     let is_pool = |name: &str| pools.get(name).is_some();
-    for told in missing(&named, &exist, is_pool) {
+    for told in missing(&named, &exist, settings.throttles_created_max, is_pool) {
         eprintln!("flyball: {told}");
     }
 }
@@ -37,7 +38,7 @@ pub(super) async fn unknown(store: &dyn Store, name: Name) -> anyhow::Error {
         let told = no_throttle(name.as_str(), &made_from(pattern.as_str()));
         return CliError::NotFound(told).into();
     }
-    let other = nearly_called(&name, &names);
+    let other = nearly_called(name.as_str(), &names);
     let error = Error::Unknown(name.clone());
     match other {
         Some(other) => CliError::NotFound(format!("{error}; there is also {other}")).into(),
@@ -47,13 +48,19 @@ pub(super) async fn unknown(store: &dyn Store, name: Name) -> anyhow::Error {
 
 /// Describes those of `named` that neither exist nor come by themselves: with the first server, as
 /// all do before it has started, as the throttle of a pool, or from a pattern.
-fn missing(named: &BTreeSet<&str>, exist: &[Name], is_pool: impl Fn(&str) -> bool) -> Vec<String> {
+fn missing(
+    named: &BTreeSet<&str>,
+    exist: &[Name],
+    made_max: usize,
+    is_pool: impl Fn(&str) -> bool,
+) -> Vec<String> {
     if exist.is_empty() {
         return Vec::new();
     }
-    let known: Vec<&str> = exist.iter().map(Name::as_str).collect();
+    let known: BTreeSet<&str> = exist.iter().map(Name::as_str).collect();
+    let makers = Makers::of(exist, made_max);
     let comes = |name: &str| {
-        let made = Name::new(name).is_ok_and(|name| best_pattern(&name, exist).is_some());
+        let made = Name::new(name).is_ok_and(|name| makers.pattern_of(&name).is_some());
         name == Name::DEFAULT || made || is_pool(name)
     };
     let missing = named.iter().copied();
@@ -61,11 +68,12 @@ fn missing(named: &BTreeSet<&str>, exist: &[Name], is_pool: impl Fn(&str) -> boo
         .filter(|name| !known.contains(name) && !comes(name))
         .take(TOLD_MAX)
         .map(|name| {
-            let other = similar(name, &known)
+            let other = nearly_called(name, exist)
                 .map_or_else(String::new, |other| format!("; there is also {other}"));
-            format!(
-                "there is no throttle {name}, so its jobs wait{other}; create it with: flyball throttle set {name} rps=10"
-            )
+            let how = format!(
+                ", so its jobs wait{other}; create it with: flyball throttle set {name} rps=10"
+            );
+            no_throttle_of_job(name, &how)
         })
         .collect()
 }
@@ -80,13 +88,29 @@ mod tests {
             .map(|name| Name::or_pattern(name).unwrap())
             .into();
         let named = BTreeSet::from(["default", "gcal:42", "hoks", "hooks", "mail", "parked"]);
+        let told = |named: &[&str], made_max| {
+            let named = named.iter().copied().collect();
+            missing(&named, &exist, made_max, |name| name == "mail")
+        };
         assert_eq!(
-            missing(&named, &exist, |name| name == "mail"),
+            missing(&named, &exist, 10, |name| name == "mail"),
             [
                 "there is no throttle hoks, so its jobs wait; there is also hooks; create it with: flyball throttle set hoks rps=10",
                 "there is no throttle parked, so its jobs wait; create it with: flyball throttle set parked rps=10",
             ]
         );
-        assert!(missing(&named, &[], |_| false).is_empty());
+        assert!(missing(&named, &[], 10, |_| false).is_empty());
+        assert_eq!(
+            told(&["gcal:42"], 3),
+            [
+                "there is no throttle gcal:42, so its jobs wait; create it with: flyball throttle set gcal:42 rps=10"
+            ],
+            "no more are made"
+        );
+        let none = &told(&["hooks:lane"], 10)[0];
+        assert!(
+            none.contains("none can have this name") && !none.contains("throttle set"),
+            "{none}"
+        );
     }
 }

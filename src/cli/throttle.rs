@@ -393,7 +393,7 @@ async fn change(
 /// Describes a throttle that did not exist, beside the one that may have been meant.
 async fn created(store: &dyn Store, name: &Name) -> String {
     let names = store.names().await.unwrap_or_default();
-    match nearly_called(name, &names) {
+    match nearly_called(name.as_str(), &names) {
         Some(other) => format!("created throttle {name}; there is also {other}"),
         None => format!("created throttle {name}"),
     }

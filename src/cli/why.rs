@@ -64,7 +64,8 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
                 &queue,
                 &throttles,
                 &app::policies(&app::read_knobs(settings.knobs_folder()?)?)?,
-            );
+            )
+            .with_made_max(settings.throttles_created_max);
             let sentence = journal.sentence(&name, status.as_ref(), true).await?;
             let history = args.history.unwrap_or(0);
             let decisions = crate::governor::Journal::new(queue.pool.clone())

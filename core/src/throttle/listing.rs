@@ -35,15 +35,24 @@ impl Listing {
         Ok(self.read(store).await?.patterns.clone())
     }
 
-    /// Returns the pattern from which the first request for its tokens would make a throttle;
-    /// `None` if none fits.
+    /// Returns the pattern from which the first request for its tokens would make a throttle that
+    /// does not exist; `None` if none fits, or `made_max` such ones exist.
     ///
     /// # Errors
     ///
     /// Fails if the store cannot be read.
-    pub async fn pattern_of(&self, store: &dyn Store, name: &Name) -> Result<Option<Name>, Error> {
+    pub async fn pattern_of(
+        &self,
+        store: &dyn Store,
+        name: &Name,
+        made_max: usize,
+    ) -> Result<Option<Name>, Error> {
         let listed = self.read(store).await?;
-        Ok(best_pattern(name, &listed.patterns).cloned())
+        let owner = tenant_of(name.as_str()).map(ToOwned::to_owned);
+        let known = listed.counted.get(&owner).map_or(0, BTreeSet::len);
+        let is_made = is_of_admission(name.as_str()) || known < made_max;
+        let pattern = best_pattern(name, &listed.patterns).filter(|_| is_made);
+        Ok(pattern.cloned())
     }
 
     /// Counts a throttle that is to be made on first use, or refuses it where there are `made_max`

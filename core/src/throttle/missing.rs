@@ -39,11 +39,16 @@ pub fn no_throttle_of_job(throttle: &str, how: &str) -> String {
     }
 }
 
-/// Returns the throttle among `names` that is nearly called so, and may have been meant.
-pub fn nearly_called<'a>(name: &Name, names: &'a [Name]) -> Option<&'a str> {
-    let names = names.iter().map(Name::as_str);
-    let others: Vec<&str> = names.filter(|other| *other != name.as_str()).collect();
-    similar(name.as_str(), &others)
+/// Returns the throttle among `names` that is nearly called so, and may have been meant; a pattern
+/// only for a pattern.
+pub fn nearly_called<'a>(name: &str, names: &'a [Name]) -> Option<&'a str> {
+    let is_pattern = name.ends_with('*');
+    let alike = names.iter().filter(|one| one.is_pattern() == is_pattern);
+    let others: Vec<&str> = alike
+        .map(Name::as_str)
+        .filter(|other| *other != name)
+        .collect();
+    similar(name, &others)
 }
 
 /// Returns what makes a throttle of a pattern, as the words behind its name.
@@ -82,5 +87,18 @@ mod tests {
         assert_eq!(job, format!("{lane}; {ANOTHER_THROTTLE}"));
         let own = no_throttle("notify:lane", "; create it");
         assert_eq!(own, "there is no throttle notify:lane; create it");
+    }
+
+    #[test]
+    fn a_name_that_may_have_been_meant_is_no_pattern() {
+        let names = ["gcal:*", "hooks", "mail"].map(|name| Name::or_pattern(name).unwrap());
+        for (name, meant) in [
+            ("hoks", Some("hooks")),
+            ("gcal:1", None),
+            ("gcal*", Some("gcal:*")),
+            ("mail", None),
+        ] {
+            assert_eq!(nearly_called(name, &names), meant, "{name}");
+        }
     }
 }

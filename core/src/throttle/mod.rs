@@ -25,6 +25,7 @@ pub mod lease;
 pub mod leased;
 mod listing;
 pub mod loss;
+mod makers;
 pub mod memory;
 pub mod memory_notes;
 mod missing;
@@ -69,6 +70,7 @@ pub use knobs::{
 };
 pub use leased::LeasedStore;
 pub use listing::Listing;
+pub use makers::Makers;
 pub use memory::MemoryStore;
 pub use memory_notes::MemoryNotes;
 pub use missing::{

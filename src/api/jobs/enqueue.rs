@@ -390,18 +390,21 @@ pub(in crate::api) async fn warnings<'a>(
         .filter_map(|name| Name::new(name).ok())
     {
         match state.throttles.status(&name).await {
-            Ok(None) => match state.listing.pattern_of(&*state.throttles, &name).await {
-                Ok(None) => {
-                    let how = format!(
-                        "; the job is kept and waits until an operator creates it: flyball throttle set {name} rps=10, or PATCH /api/v1/throttles/{}?create=true",
-                        encoded(name.as_str())
-                    );
-                    warnings.push(no_throttle_of_job(name.as_str(), &how));
-                }
-                // The job makes it when it asks for tokens.
-                Ok(Some(_)) => {}
-                Err(_) => break,
-            },
+            Ok(None) => {}
+            Ok(Some(_)) => continue,
+            Err(_) => break,
+        }
+        let made_max = state.throttles_created_max;
+        let pattern = state.listing.pattern_of(&*state.throttles, &name, made_max);
+        match pattern.await {
+            Ok(None) => {
+                let how = format!(
+                    "; the job is kept and waits until an operator creates it: flyball throttle set {name} rps=10, or PATCH /api/v1/throttles/{}?create=true",
+                    encoded(name.as_str())
+                );
+                warnings.push(no_throttle_of_job(name.as_str(), &how));
+            }
+            // The job makes it when it asks for tokens.
             Ok(Some(_)) => {}
             Err(_) => break,
         }

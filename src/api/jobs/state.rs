@@ -16,6 +16,8 @@ pub struct JobsState {
     pub throttles: Arc<dyn Store>,
     /// The patterns among them, for warnings about those that do not exist.
     pub listing: Listing,
+    /// The number of throttles beyond which none is made on first use.
+    pub throttles_created_max: usize,
     /// The accounts of the pools, as this process last saw them.
     pub account_pools: Arc<[AccountPool]>,
     pub metrics: HttpMetrics,

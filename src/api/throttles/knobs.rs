@@ -29,9 +29,8 @@ use crate::api::http::token_scope::TokenScope;
 use crate::api::stream::live_sample::LiveSample;
 use crate::governor::{Decision, GovernorView};
 use crate::throttle::name::InvalidName;
-use crate::throttle::on_demand::best_pattern;
 use crate::throttle::rules::{Knob, knob, settable};
-use crate::throttle::{self, Change, Name, Status};
+use crate::throttle::{self, Change, Makers, Name, Status};
 
 /// All throttles.
 #[derive(Serialize, utoipa::ToSchema)]
@@ -140,11 +139,7 @@ pub async fn list(
     Extension(caller): Extension<Caller>,
 ) -> Result<Json<Throttles>, Problem> {
     let mut names = state.throttles.names().await?;
-    let patterns: Vec<Name> = names
-        .iter()
-        .filter(|name| name.is_pattern())
-        .cloned()
-        .collect();
+    let makers = Makers::of(&names, state.throttles_created_max);
     names.retain(|name| caller.sees(name.as_str()));
     let (late, answered): (Vec<_>, Vec<_>) = read_statuses(&state, names)
         .await
@@ -188,7 +183,7 @@ pub async fn list(
                 let parked = View::parked(name, &measured.depth, counted_at, clock::now());
                 match Name::new(name.as_str()) {
                     // The first request for its tokens makes it.
-                    Ok(name) if best_pattern(&name, &patterns).is_some() => View {
+                    Ok(name) if makers.pattern_of(&name).is_some() => View {
                         problems: Vec::new(),
                         ..parked
                     },

@@ -18,13 +18,11 @@ use crate::governor::{GovernorView, Journal, Policy, SignalView};
 use crate::jobs::Queue;
 use crate::throttle::api_limit::API_PREFIX;
 use crate::throttle::caller_knobs::bounds_reached;
-use crate::throttle::on_demand::best_pattern;
 use crate::throttle::rules::{self, Knob};
 use crate::throttle::status::EXPIRES;
-use crate::throttle::tenant::tenant_of;
 use crate::throttle::{
-    ANOTHER_THROTTLE, ApiLimit, KnobProblem, KnobsFile, Mode, Name, OWN_API, RedisStore, Status,
-    Store, refused_part,
+    ANOTHER_THROTTLE, ApiLimit, KnobProblem, KnobsFile, Makers, Mode, Name, OWN_API, RedisStore,
+    Status, Store, refused_part,
 };
 
 const CHECK: &str = "throttles";
@@ -49,13 +47,10 @@ pub(super) async fn check_throttles(
         .throttles
         .iter()
         .filter(|depth| depth.ready + depth.scheduled > 0);
-    let full = bounds_reached(&names, made_max);
+    let makers = Makers::of(&names, made_max);
     for depth in waiting {
         // The first of its jobs that asks for tokens makes one of a pattern, within the bound.
-        let is_made = |name: Name| {
-            let is_full = full.iter().any(|(of, _)| *of == tenant_of(name.as_str()));
-            made_max > 0 && !is_full && best_pattern(&name, &names).is_some()
-        };
+        let is_made = |name: Name| makers.pattern_of(&name).is_some();
         if !names.iter().any(|name| name.as_str() == depth.throttle)
             && !Name::new(depth.throttle.as_str()).is_ok_and(is_made)
         {
@@ -79,7 +74,7 @@ pub(super) async fn check_throttles(
         }
     }
     findings.extend(of_limits(limits, &names));
-    for (tenant, throttles) in full {
+    for (tenant, throttles) in bounds_reached(&names, made_max) {
         let owner = tenant.map_or_else(String::new, |tenant| format!(" of tenant {tenant}"));
         findings.push(Finding::warn(
             CHECK,
