@@ -719,7 +719,7 @@ end
 -- Parses the last refusal that concerned a whole throttle: `until credit at strikes|why`.
 local function parse_refusal(value)
   if not value then return nil end
-  local until_us, credit, at, strikes, why = string.match(value, '^(%S+) (%S+) (%S+) (%S+)|(.*)$')
+  local until_us, credit, at, strikes, why = string.match(value, '^(%S+) (%S+) (%S+) ([^%s|]+)|(.*)$')
   until_us, credit, at, strikes = finite(until_us), finite(credit), finite(at), finite(strikes)
   if not (until_us and credit and at and strikes) then return nil end
   return { until_us = until_us, credit = credit, at = at, strikes = strikes, why = why }

@@ -330,9 +330,11 @@ async fn state_of_another_type_counts_as_lost_and_no_report_about_it_fails() {
     };
 
     let bucket: &[u8] = b"throttle:mail:bucket";
-    command(&server, &[b"HSET", bucket, b"refusal", b"a b c d|429"]);
+    command(&server, &[b"HSET", bucket, b"refusal", b"9e15 b c d|429"]);
     let again = store.acquire(&ask("mail", &[("", 1, 1.0)])).await;
     assert!(again.at_us > 0, "{again:?}");
+    let status = store.status(&name("mail")).await.unwrap().unwrap();
+    assert_eq!(status.refusal, None);
 
     poison(&["lane:k"]);
     let refund = Refund {

@@ -10,6 +10,7 @@ use super::world::{START, World, ask, change, laws, name};
 laws! {
     a_refusal_pauses_the_key_and_one_job_goes_first,
     a_refusal_of_the_account_pauses_everything_below_it,
+    a_refusal_of_a_throttle_holds_whatever_its_server_said,
     a_strangers_word_slows_down_no_more_than_is_trusted,
     no_answer_pauses_for_longer_than_the_knob_allows,
     load_that_is_shed_pauses_the_key_and_teaches_no_rate,
@@ -182,6 +183,30 @@ async fn a_refusal_of_the_account_pauses_everything_below_it(world: World) {
         .await
         .unwrap();
     assert_eq!(world.began("one", 9).await, 9);
+}
+
+async fn a_refusal_of_a_throttle_holds_whatever_its_server_said(world: World) {
+    for (throttle, why) in [("a", "slow|down now"), ("b", "429|"), ("c", "|")] {
+        world.knobs(throttle, &[("rps", "-1")]);
+        let refused = UpstreamRefusal {
+            why,
+            ..refusal("k", Scope::Throttle, 60)
+        };
+        world
+            .store
+            .refused(&name(throttle), &refused)
+            .await
+            .unwrap();
+
+        let mut answer = world.store.acquire(&work(throttle, &[("", 1, 1.0)])).await;
+
+        let limit = Limit::Paused {
+            until_ms: START / 1000 + 60_000,
+            why: why.to_owned(),
+            name: Some(name(throttle)),
+        };
+        assert_eq!(answer.lanes.remove(0).limit, Some(limit));
+    }
 }
 
 /// The paused scope after an untrusted answer, whatever it claims: the job alone, its key, its

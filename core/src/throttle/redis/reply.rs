@@ -459,10 +459,15 @@ pub(super) fn bucket(texts: &[Option<Text>]) -> Bucket {
 }
 
 /// Reads the end of the pause after the last refusal, in unix microseconds, and its reason from the
-/// seventh text of the hash.
+/// seventh text of the hash; `None` also where the law finds it unreadable.
 pub(super) fn refusal(texts: &[Option<Text>]) -> Option<(f64, &str)> {
     let (numbers, why) = texts.get(6)?.as_ref()?.0.split_once('|')?;
-    Some((numbers.split(' ').next()?.parse().ok()?, why))
+    let finite = |text: &str| text.parse().ok().filter(|number: &f64| number.is_finite());
+    let numbers: Option<Vec<f64>> = numbers.split(' ').map(finite).collect();
+    match numbers?[..] {
+        [until_us, _, _, _] => Some((until_us, why)),
+        _ => None,
+    }
 }
 
 /// Parses a knob of the hash that the Lua script found usable.
