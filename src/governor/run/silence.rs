@@ -63,6 +63,8 @@ pub(super) fn reasons(
         let sample = seen.readings.iter().find(silent)?;
         let is_reported = meter.at().is_some_and(|at| sample.at >= at);
         let reason = if is_reported {
+            // The first report tells nothing of the time before it.
+            meter.over(policy.law.tick_s)?;
             without_value(policy, about, about.feedback?)
         } else {
             without_report(meter, seen.now)?
@@ -140,9 +142,9 @@ mod tests {
             born_s: 1000.0,
             ..WorkerFeedback::default()
         };
-        for now in [100.0, 105.0] {
-            meter.take_in(std::slice::from_ref(&worker), now);
-        }
+        meter.take_in(std::slice::from_ref(&worker), 100.0);
+        assert_eq!(told(&meter, 100.0, None), [None, None, None]);
+        meter.take_in(std::slice::from_ref(&worker), 105.0);
         let texts = [
             "no attempt has succeeded within 5 s",
             "fewer than 20 attempts have succeeded within 30 s, too few for a percentile: raise \
