@@ -14,7 +14,7 @@ use super::{connect, missing_throttles, output};
 use crate::api::lanes::list::LaneHold;
 use crate::config::Settings;
 use crate::jobs::{Attribution, Count, LaneDepth, LanesAfter, Queue};
-use crate::throttle::{KeyState, Name};
+use crate::throttle::{Error, KeyState, Name};
 
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
@@ -154,7 +154,10 @@ async fn check_exists(settings: &Settings, name: &Name) -> anyhow::Result<()> {
         return Ok(());
     };
     match throttles.status(name).await {
-        Ok(None) => Err(missing_throttles::unknown(&*throttles, name.clone()).await),
+        Ok(None) => {
+            let (error, made_max) = (Error::Unknown(name.clone()), settings.throttles_created_max);
+            Err(missing_throttles::explained(error.into(), &*throttles, made_max).await)
+        }
         Ok(Some(_)) | Err(_) => Ok(()),
     }
 }

@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use super::connect;
 use super::exit::CliError;
 use crate::config::Settings;
-use crate::throttle::on_demand::best_pattern;
 use crate::throttle::{
     Error, Makers, Name, Store, made_from, nearly_called, no_throttle, no_throttle_of_job,
 };
@@ -30,19 +29,29 @@ pub(super) async fn tell<'a>(settings: &Settings, throttles: impl Iterator<Item 
     }
 }
 
-/// Returns the error of a throttle that does not exist, with the pattern that makes it, or with the
-/// throttle that may have been meant.
-pub(super) async fn unknown(store: &dyn Store, name: Name) -> anyhow::Error {
+/// Returns the error of a command; that of a throttle that does not exist with the pattern that
+/// makes it, or with the throttle that may have been meant.
+pub(super) async fn explained(
+    error: anyhow::Error,
+    store: &dyn Store,
+    made_max: usize,
+) -> anyhow::Error {
+    let Some(Error::Unknown(name)) = error.downcast_ref::<Error>() else {
+        return error;
+    };
+    let name = name.as_str();
     let names = store.names().await.unwrap_or_default();
-    if let Some(pattern) = best_pattern(&name, &names) {
-        let told = no_throttle(name.as_str(), &made_from(pattern.as_str()));
+    let makers = Makers::of(&names, made_max);
+    let pattern = Name::new(name)
+        .ok()
+        .and_then(|name| makers.pattern_of(&name).cloned());
+    if let Some(pattern) = pattern {
+        let told = no_throttle(name, &made_from(pattern.as_str()));
         return CliError::NotFound(told).into();
     }
-    let other = nearly_called(name.as_str(), &names);
-    let error = Error::Unknown(name.clone());
-    match other {
+    match nearly_called(name, &names) {
         Some(other) => CliError::NotFound(format!("{error}; there is also {other}")).into(),
-        None => error.into(),
+        None => error,
     }
 }
 

@@ -20,10 +20,9 @@ use self::knobs::{manual_until, parse};
 use self::name::known;
 use self::show::{list, show};
 use super::exit::{self, CliError};
-use super::missing_throttles::unknown;
 use super::output::say;
 use super::signed::AuditArgs;
-use super::{connect, output, when};
+use super::{connect, missing_throttles, output, when};
 use crate::api::throttles::delete::{NotDeleted, jobs_wait, take_away};
 use crate::config::Settings;
 use crate::throttle::{
@@ -127,9 +126,23 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
         return Ok(ExitCode::SUCCESS);
     }
     let store = connect::throttles(&settings).await?;
+    match carry_out(command, &store, &settings).await {
+        Ok(code) => Ok(code),
+        Err(error) => {
+            let made_max = settings.throttles_created_max;
+            Err(missing_throttles::explained(error, &*store, made_max).await)
+        }
+    }
+}
+
+async fn carry_out(
+    command: Command,
+    store: &Arc<dyn Store>,
+    settings: &Settings,
+) -> anyhow::Result<ExitCode> {
     match command {
-        Command::List { all, json } => list(&store, all, json).await?,
-        Command::Show { name, json } => show_one(&store, name, json).await?,
+        Command::List { all, json } => list(store, all, json).await?,
+        Command::Show { name, json } => show_one(store, name, json).await?,
         Command::Set {
             name,
             knobs,
@@ -137,23 +150,23 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
             signed,
         } => {
             let edit = KnobEdit::set(&knobs, until)?;
-            change(&store, &settings, &name, edit, signed).await?;
+            change(store, settings, &name, edit, signed).await?;
         }
         Command::Script => {}
-        Command::Acquire(wanted) => return granted(tokens::take(&store, wanted, false).await?),
-        Command::Peek(wanted) => return granted(tokens::take(&store, wanted, true).await?),
-        Command::Return(unused) => tokens::give_back(&store, unused).await?,
-        Command::Settle(settled) => tokens::settle(&store, settled).await?,
-        Command::Refused(refused) => tokens::refused(&store, refused).await?,
-        Command::Ended(ended) => tokens::ended(&store, ended).await?,
-        Command::ImportLimitlion { yes, signed } => import(&store, &settings, yes, &signed).await?,
+        Command::Acquire(wanted) => return granted(tokens::take(store, wanted, false).await?),
+        Command::Peek(wanted) => return granted(tokens::take(store, wanted, true).await?),
+        Command::Return(unused) => tokens::give_back(store, unused).await?,
+        Command::Settle(settled) => tokens::settle(store, settled).await?,
+        Command::Refused(refused) => tokens::refused(store, refused).await?,
+        Command::Ended(ended) => tokens::ended(store, ended).await?,
+        Command::ImportLimitlion { yes, signed } => import(store, settings, yes, &signed).await?,
         Command::Delete {
             name,
             force,
             signed,
         } => {
             let name = Name::or_pattern(name)?;
-            delete(&store, &settings, &name, force, &signed).await?
+            delete(store, settings, &name, force, &signed).await?
         }
         Command::Pause {
             name,
@@ -163,18 +176,18 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
         } => match key {
             Some(key) => {
                 let seconds = seconds.unwrap_or_default();
-                pause_key(&store, &settings, &name, &key, seconds, &signed).await?;
+                pause_key(store, settings, &name, &key, seconds, &signed).await?;
             }
             None => {
                 let edit = KnobEdit::paused("throttle.pause", "1");
-                change(&store, &settings, &name, edit, signed).await?;
+                change(store, settings, &name, edit, signed).await?;
             }
         },
         Command::Resume { name, key, signed } => match key {
-            Some(key) => resume_key(&store, &settings, &name, &key, &signed).await?,
+            Some(key) => resume_key(store, settings, &name, &key, &signed).await?,
             None => {
                 let edit = KnobEdit::paused("throttle.resume", "0");
-                change(&store, &settings, &name, edit, signed).await?;
+                change(store, settings, &name, edit, signed).await?;
             }
         },
     }
@@ -184,7 +197,7 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
 async fn show_one(store: &Arc<dyn Store>, name: String, json: bool) -> anyhow::Result<()> {
     let name = Name::or_pattern(name)?;
     let Some(status) = store.status(&name).await? else {
-        return Err(unknown(&**store, name).await);
+        bail!(Error::Unknown(name))
     };
     if json {
         return output::json(&status);
@@ -371,10 +384,7 @@ async fn change(
         create: edit.create,
         ..Change::default()
     };
-    let (before, after) = match store.set(&name, &change).await {
-        Err(Error::Unknown(_)) => return Err(unknown(&**store, name.clone()).await),
-        set => set?,
-    };
+    let (before, after) = store.set(&name, &change).await?;
     note_audit(
         settings,
         &crate::api::AuditEntry::turned(edit.action, &change, before.as_ref(), &after),

@@ -5,15 +5,14 @@ use std::sync::Arc;
 use anyhow::bail;
 
 use crate::cli::exit::CliError;
-use crate::cli::missing_throttles::unknown;
-use crate::throttle::{Name, Store};
+use crate::throttle::{Error, Name, Store};
 
 /// Returns the name of a throttle, which must exist and be no pattern.
 pub(super) async fn known(store: &Arc<dyn Store>, name: &str) -> anyhow::Result<Name> {
     let name = of_one(name)?;
     match store.status(&name).await? {
         Some(_) => Ok(name),
-        None => Err(unknown(&**store, name).await),
+        None => bail!(Error::Unknown(name)),
     }
 }
 

@@ -22,6 +22,7 @@ async fn a_throttle_that_did_not_exist_is_said_to_be_new_with_those_of_similar_n
     for args in [
         &["throttle", "show", "hook"][..],
         &["throttle", "pause", "hook"],
+        &["throttle", "acquire", "hook"],
         &["throttle", "pause", "hook", "--key", "a", "--seconds", "5"],
         &["lane", "list", "hook"],
     ] {
@@ -135,4 +136,24 @@ async fn a_throttle_of_a_pattern_is_made_on_first_use_and_nobody_is_told_to_crea
         let words = "there is no throttle other; create it with";
         shell.refused(&["throttle", verb, "other"], 3, words);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pattern_that_makes_no_more_is_not_said_to_make_one() {
+    let shell = shell().await.with("FLYBALL_THROTTLES_CREATED_MAX", "0");
+    shell.ok(&["throttle", "set", "gcal:*", "rps=20"]);
+    let create = "create it with: flyball throttle set gcal:1 rps=10";
+
+    let missing = format!("there is no throttle gcal:1; {create}");
+    for verb in ["show", "pause", "acquire"] {
+        shell.refused(&["throttle", verb, "gcal:1"], 3, &missing);
+    }
+    let why = shell.run(&["why", "gcal:1"]).out;
+    assert!(why.starts_with(&missing), "{why}");
+    let args = r#"{"url": "https://calendar.example.com"}"#;
+    let enqueued = shell.ok(&["enqueue", "http", "--args", args, "--throttle", "gcal:1"]);
+    assert_eq!(
+        enqueued.err,
+        format!("flyball: there is no throttle gcal:1, so its jobs wait; {create}\n")
+    );
 }
