@@ -90,6 +90,9 @@ function checkTicket(ticket) {
 /** @param {string} epoch @param {string} other */
 const isNewer = (epoch, other) => epoch !== other && BigInt(epoch) > BigInt(other);
 
+/** Milliseconds of a clock that only goes on; the one of the device may be set back by a year. */
+const clock = () => performance.now();
+
 /** @param {number} attempt */
 const backoff = (attempt) => Math.min(BACKOFF_MOST, BACKOFF_FIRST * 2 ** Math.min(attempt - 1, 10));
 
@@ -648,11 +651,11 @@ export class Flyball {
       }
       case 'warning': {
         tell(this.#options, 'onwarning', { code: frame.code, message: frame.message });
-        if (frame.code === 'TOKEN_EXPIRES') this.#later('refresh', Math.max(0, this.#refreshAt - Date.now()), () => this.#refresh(1));
+        if (frame.code === 'TOKEN_EXPIRES') this.#later('refresh', Math.max(0, this.#refreshAt - clock()), () => this.#refresh(1));
         break;
       }
       case 'reconnect': {
-        this.#leaveAt = Date.now() + frame.after_ms;
+        this.#leaveAt = clock() + frame.after_ms;
         this.#later('leave', frame.after_ms + LEAVE_GRACE, () => this.#ended(4201, 'the server stops'));
         break;
       }
@@ -664,7 +667,7 @@ export class Flyball {
   #takeHello(frame) {
     this.#cancel('open');
     this.#isOpen = true;
-    this.#openedAt = Date.now();
+    this.#openedAt = clock();
     this.#leaveAt = 0;
     this.#pingMs = frame.ping_s * 1_000;
     this.#spread = Math.max(SPREAD_LEAST, frame.resume_window_s * 1_000);
@@ -688,7 +691,7 @@ export class Flyball {
   async #refresh(attempt) {
     if (typeof this.#options.token !== 'function') return;
     const generation = this.#generation;
-    this.#refreshAt = Date.now() + REFRESH_LEAST;
+    this.#refreshAt = clock() + REFRESH_LEAST;
     try {
       await this._request({ type: 'refresh', token: await this.#token() }, false);
     } catch {
@@ -700,7 +703,7 @@ export class Flyball {
   /** Ends the connection and plans the next. @param {number} code @param {string} reason @param {unknown} [error] */
   #ended(code, reason, error) {
     if (this.#state.name === 'closed') return;
-    const lived = this.#isOpen ? Date.now() - this.#openedAt : 0;
+    const lived = this.#isOpen ? clock() - this.#openedAt : 0;
     const wasOpen = this.#isOpen;
     this.#detach();
     if (code >= 4000 && code < 4100) {
@@ -720,7 +723,7 @@ export class Flyball {
     else if (code >= 4200 && code < 4300 && (lived >= SOUND_AFTER || this.#attempt <= 2)) delay = 0;
     // All clients of a process that crashed come back now.
     else if (wasOpen && this.#attempt <= 1) delay = Math.random() * this.#spread;
-    this.#wait(Math.max(delay, this.#leaveAt - Date.now()), { code, reason, error });
+    this.#wait(Math.max(delay, this.#leaveAt - clock()), { code, reason, error });
   }
 
   /** @param {number} delay @param {{ code: number, reason: string, error?: unknown }} why */

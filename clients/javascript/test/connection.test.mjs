@@ -5,7 +5,7 @@ import { test } from 'node:test';
 
 import { Flyball, FlyballError } from '../flyball.js';
 import { until } from './fake-gateway.mjs';
-import { notes, stage, stopClock } from './stage.mjs';
+import { notes, setClock, stage, stopClock } from './stage.mjs';
 
 test('the ticket is in the address, the subprotocol is offered, and refusals are asked for as closes', async (t) => {
   const { gateway, is, states } = await stage(t);
@@ -274,6 +274,33 @@ test('a server that stops is left at the time that it names, even if it dies bef
   t.mock.timers.tick(5_000);
   const left = states.findLast(({ name }) => name === 'waiting');
   assert.deepEqual([left.code, left.reason], [4201, 'the server stops']);
+});
+
+test('a device whose clock is set back comes back in time, and renews its token in time', async (t) => {
+  t.mock.method(Math, 'random', () => 0);
+  stopClock(t);
+  let asked = 0;
+  const { gateway, client, is, warnings } = await stage(t, { token: async () => `token-${asked += 1}` });
+  const warn = () => gateway.last.send({ type: 'warning', code: 'TOKEN_EXPIRES', message: 'The credential expires in 60s; send a refresh frame.' });
+  await is('open');
+  warn();
+  await until('the warning', () => warnings.length === 1);
+  t.mock.timers.tick(0);
+  await until('the newer token', () => gateway.last.received.length === 2);
+  gateway.last.send({ type: 'reconnect', after_ms: 3_000 });
+  await client.publish('orders', 'still open');
+  setClock(t, 1_500_000_000_000);
+  warn();
+  await until('the warning', () => warnings.length === 2);
+  gateway.last.socket.destroy();
+  assert.equal((await is('waiting')).retryInMs, 3_000);
+  t.mock.timers.tick(3_000);
+  await is('open');
+  warn();
+  await until('the warning', () => warnings.length === 3);
+  t.mock.timers.tick(7_000);
+  await until('the newer token', () => gateway.last.received.length === 2);
+  assert.equal(asked, 4);
 });
 
 test('pings are answered, and a silent connection is replaced', async (t) => {

@@ -3,8 +3,15 @@
 import { Flyball } from '../flyball.js';
 import { FakeGateway, until } from './fake-gateway.mjs';
 
-/** Replaces the clock: time passes by `t.mock.timers.tick(ms)` only. */
-export const stopClock = (t) => t.mock.timers.enable({ apis: ['setTimeout', 'Date'], now: 1_800_000_000_000 });
+/** Replaces the clocks: time passes by `t.mock.timers.tick(ms)` only. */
+export function stopClock(t) {
+  t.mock.timers.enable({ apis: ['setTimeout', 'Date'], now: 1_800_000_000_000 });
+  const now = Date.now.bind(Date);
+  t.mock.method(performance, 'now', now);
+}
+
+/** Sets the clock of the device, which programs can read, and not the time that passes. */
+export const setClock = (t, to_ms) => t.mock.method(Date, 'now', () => to_ms);
 
 /** Starts a gateway and a client of it, which end with the test. */
 export async function stage(t, options = {}) {
