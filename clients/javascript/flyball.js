@@ -71,10 +71,14 @@ function tell(handlers, name, event) {
   }
 }
 
-/** The server checks names; this keeps frames readable. @param {unknown} channel */
+/** The server checks names; this keeps frames readable. The id of a recipient, of which the channel
+ * of an inbox has its name, may have letters of any language.
+ * @param {unknown} channel */
 function checkChannel(channel) {
-  if (typeof channel !== 'string' || channel.length < 1 || channel.length > NAME_MOST || !/^[\x20-\x7e]*$/.test(channel)) {
-    throw new TypeError(`channel: must be a text of 1 to ${NAME_MOST} characters of ASCII`);
+  const isText = typeof channel === 'string' && channel.length >= 1 && channel.length <= NAME_MOST;
+  const allowed = isText && channel.startsWith(`${OWN_INBOX}/`) ? /^\P{Cc}*$/u : /^[\x20-\x7e]*$/;
+  if (!isText || !allowed.test(channel)) {
+    throw new TypeError(`channel: must be a text of 1 to ${NAME_MOST} characters of ASCII, or ${OWN_INBOX}/ and the id of a recipient`);
   }
 }
 

@@ -400,12 +400,22 @@ test('an ended subscription gets nothing more, and its channel can be subscribed
   assert.deepEqual(first.seen.messages, []);
 });
 
+test('the inbox of a recipient is followed whatever letters its id has', async (t) => {
+  const { gateway, client } = await stage(t);
+  const { seen, handlers } = notes();
+  await client.subscribe('$inbox/jürgen 東京', handlers).ready;
+  gateway.publish('$inbox/jürgen 東京', 1);
+  await until('the message', () => seen.messages.length === 1);
+  assert.equal(seen.messages[0].channel, '$inbox/jürgen 東京');
+});
+
 test('wrong arguments are named', async (t) => {
   const { client } = await stage(t);
   const lost = () => {};
   for (const [call, words] of [
     [() => client.subscribe(''), /channel: must be a text/],
     [() => client.subscribe('ä', { message: lost, lost }), /channel/],
+    [() => client.subscribe('$inbox/a\nb', { message: lost, lost }), /channel/],
     [() => client.subscribe('a', { message: lost }), /lost: must be a function/],
     [() => client.subscribe('a', { lost }), /message: must be a function/],
     [() => client.subscribe('a', { since: { epoch: 'x', offset: 1 } }), /since/],
