@@ -163,9 +163,11 @@ declare
     last_id     constant bigint := coalesce(up_to, 9223372036854775807);
     last_time   constant timestamptz := coalesce(up_to_time, 'infinity');
     own_channel constant text := '$inbox/' || mark_inbox_messages.recipient;
-    told_mark   text := mark;
     told_ids    jsonb := (select jsonb_agg(i.id::text order by i.n) from unnest(ids) with ordinality as i(id, n));
-    told_all    text := coalesce(up_to::text, flyball.time_text(up_to_time));
+    -- What one text cannot say is not named, as several marks are not: a device lists again.
+    told_all    text := case when up_to is null or up_to_time is null then coalesce(up_to::text,
+        case when isfinite(up_to_time) then flyball.time_text(up_to_time) end) end;
+    told_mark   text := case when coalesce(told_ids::text, told_all) is not null then mark end;
     earlier     record;
 begin
     changed := 0;

@@ -99,3 +99,27 @@ async fn a_mark_in_a_transaction_that_lasts_takes_no_place_of_another() {
     transaction.commit().await.unwrap();
     assert_eq!(told(&database).await.len(), 1);
 }
+
+#[tokio::test]
+async fn what_one_text_cannot_say_is_not_named() {
+    let (database, _inbox) = filled().await;
+    let mut transaction = database.pool().begin().await.unwrap();
+    for statement in [
+        "select flyball.as_tenant('acme')",
+        "select flyball.mark_inbox('ada', 'seen', up_to => 4)",
+        "select flyball.mark_inbox('ada', 'read', up_to => 9, up_to_time => now() + interval '1 day')",
+        "select flyball.mark_inbox('ada', 'archived', up_to_time => 'infinity')",
+    ] {
+        transaction.execute(statement).await.unwrap();
+    }
+    transaction.commit().await.unwrap();
+    let several = json!({"as": null, "ids": null, "all_up_to": null});
+    assert_eq!(
+        told(&database).await,
+        [
+            json!({"as": "seen", "ids": null, "all_up_to": "4"}),
+            several.clone(),
+            several
+        ]
+    );
+}
