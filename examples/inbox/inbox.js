@@ -3,6 +3,8 @@
 import { Flyball, FlyballError } from './flyball.js';
 
 const PAGE = 20;
+/** The most messages that one mark may name. */
+const MARK_MOST = 1000;
 const recipient = new URLSearchParams(location.search).get('recipient') ?? 'user-7';
 const $ = (id) => document.getElementById(id);
 
@@ -202,14 +204,21 @@ const mark = (message, as) => change({ ids: [message.id], as });
 function seeVisible() {
   if (document.hidden || $('inbox').hidden) return;
   const ids = shown.filter(({ state }) => state === 'unseen').map(({ id }) => id);
-  if (ids.length) change({ ids, as: 'seen' });
+  // A page that was hidden for days may show thousands.
+  for (let n = 0; n < ids.length; n += MARK_MOST) change({ ids: ids.slice(n, n + MARK_MOST), as: 'seen' });
 }
 
 document.addEventListener('visibilitychange', seeVisible);
-$('read-all').addEventListener('click', () => {
-  // Up to the newest that is shown: one that comes now was not read.
-  const newest = filter === 'archived' ? undefined : shown[0]?.id;
-  change(newest ? { allUpTo: newest, as: 'read' } : { allUpTo: new Date().toISOString(), as: 'read' });
+$('read-all').addEventListener('click', async () => {
+  // Up to the newest that is shown: one that comes now was not read. Where none is, the server tells
+  // the newest, because the clock of the device may be wrong.
+  let newest = filter === 'archived' ? undefined : shown[0]?.id;
+  try {
+    newest ??= (await client.inbox.list({ limit: 1 })).messages[0]?.id;
+  } catch (error) {
+    showError(error);
+  }
+  if (newest) await change({ allUpTo: newest, as: 'read' });
 });
 $('bell').addEventListener('click', () => {
   $('inbox').hidden = !$('inbox').hidden;

@@ -138,6 +138,26 @@ async function run(page, url, gateway, inbox) {
     return inbox.counts.unread === 0 ? [] : [`${inbox.counts.unread} are unread`];
   });
 
+  await check('all are marked read in the archive too, on a device whose clock is a day behind', async () => {
+    inbox.mark({ ids: ['45'], as: 'unread' });
+    await choose(page, 'archived');
+    await page.until('the archive', `!document.getElementById('empty').hidden && !document.getElementById('read-all').disabled`);
+    await page.evaluate(`{
+      const Real = Date;
+      globalThis.Date = class extends Real {
+        constructor(...at) { super(...(at.length ? at : [Real.now() - 86_400_000])); }
+      };
+      globalThis.resetClock = () => { globalThis.Date = Real; };
+    }`);
+    inbox.messages.at(-1).state = 'seen';
+    await page.evaluate(`document.getElementById('read-all').click()`);
+    await page.until('that it is done', `document.getElementById('read-all').disabled`);
+    await page.evaluate('resetClock()');
+    await choose(page, '');
+    await page.until('the list', `${rows} === 20`);
+    return inbox.counts.unread === 0 ? [] : [`${inbox.counts.unread} are unread`];
+  });
+
   await check('a mark of another device shows here', async () => {
     inbox.mark({ ids: ['45'], as: 'archived' });
     await page.until('that it is gone', `!document.querySelector('[data-id="45"]')`);
@@ -147,6 +167,15 @@ async function run(page, url, gateway, inbox) {
     inbox.messages.find(({ id }) => id === '46').state = 'read';
     gateway.publish('$inbox/u1', { type: 'counts', ...inbox.counts, as: null, ids: null, all_up_to: null });
     await page.until('that it is read', `document.querySelector('[data-id="46"]')?.dataset.state === 'read'`);
+  });
+
+  await check('a page that was closed for days marks all that came as seen', async () => {
+    await page.evaluate(`document.getElementById('bell').click()`);
+    for (let n = 0; n < 1001; n += 1) inbox.add(`Number ${n}`);
+    await page.until('the count', `document.getElementById('unseen').textContent === '99+' && ${rows} > 1001`, 30_000);
+    await page.evaluate(`document.getElementById('bell').click()`);
+    await page.until('that they are seen', `document.getElementById('unseen').hidden`, 30_000);
+    return await page.evaluate(`document.getElementById('error').hidden`) ? [] : ['it says that something did not work'];
   });
 
   await check('a lost connection is said in words; what came meanwhile appears', async () => {

@@ -42,6 +42,10 @@ export class FakeInbox {
       return true;
     }
     if (type !== 'inbox_mark') return false;
+    if (frame.ids?.length > 1000) {
+      connection.send({ type: 'error', code: 'BAD_FRAME', message: 'ids: must be a list of 1 to 1000 ids of messages, each a text', ref });
+      return true;
+    }
     this.mark(frame);
     connection.send({ type: 'inbox_counts', ...this.counts, ref });
     return true;
