@@ -26,6 +26,8 @@ use crate::throttle::{
 
 #[path = "router_tests/authentication_tests.rs"]
 mod authentication;
+#[path = "router_tests/connections_tests.rs"]
+mod connections;
 #[path = "router_tests/map_store_tests.rs"]
 mod map_store;
 #[path = "router_tests/problems_tests.rs"]

@@ -39,6 +39,9 @@ const ASK_EVERY: Duration = Duration::from_millis(50);
 /// The time for which a store that did not answer counts as away.
 const AWAY_FOR: Duration = Duration::from_secs(2);
 
+/// The time after which a round in which reports fail leaves the rest to the next one.
+const FAILING_FOR: Duration = Duration::from_secs(1);
+
 /// The connections of this process by tenant. Cheap to clone.
 #[derive(Clone)]
 pub struct ConnectionCounts {
@@ -59,6 +62,8 @@ struct TenantCount {
     /// Connections that closed and are not counted in `open` yet.
     closed: Lock<u32>,
     is_changed: AtomicBool,
+    /// True if the last report failed.
+    has_failed: AtomicBool,
 }
 
 /// An admitted connection; it is given back when dropped.
@@ -157,6 +162,7 @@ impl ConnectionCounts {
             open: Mutex::new(0),
             closed: Lock::new(0),
             is_changed: AtomicBool::new(false),
+            has_failed: AtomicBool::new(false),
         });
         tenants.insert(tenant.into(), count.clone());
         count
@@ -189,25 +195,36 @@ impl ConnectionCounts {
         let _ = self.report(false).await;
     }
 
-    /// Reports the tenants that have changed, or all; forgets those without a connection.
+    /// Reports the tenants that have changed, or all; forgets those without a connection. One whose
+    /// report fails, as while its shard of a Redis Cluster is away, delays no other: the reports of
+    /// others would lapse, and other processes would open as many connections once more.
     async fn report(&self, all: bool) -> Result<(), Error> {
-        let counts: Vec<_> = self
+        let mut counts: Vec<_> = self
             .tenants
             .lock()
             .iter()
             .map(|(tenant, count)| (tenant.clone(), count.clone()))
             .collect();
+        counts.sort_by_key(|(_, count)| count.has_failed.load(Ordering::Relaxed));
+        let (began, mut failed) = (Instant::now(), None);
         for (tenant, count) in counts {
             if !count.is_changed.swap(false, Ordering::AcqRel) && !all {
+                continue;
+            }
+            if failed.is_some() && began.elapsed() > FAILING_FOR {
+                count.is_changed.store(true, Ordering::Release);
                 continue;
             }
             let mut open = count.open.lock().await;
             let held = count.settled(&mut open);
             if let Some(throttle) = connections_throttle_of(&count.tenant) {
                 let lanes = [(String::new(), held)];
-                if let Err(error) = self.store.hold(&throttle, &self.holder(held), &lanes).await {
+                let reported = self.store.hold(&throttle, &self.holder(held), &lanes).await;
+                count.has_failed.store(reported.is_err(), Ordering::Relaxed);
+                if let Err(error) = reported {
                     count.is_changed.store(true, Ordering::Release);
-                    return Err(error);
+                    failed = Some(error);
+                    continue;
                 }
             }
             let mut tenants = self.tenants.lock();
@@ -216,6 +233,6 @@ impl ConnectionCounts {
                 tenants.remove(&tenant);
             }
         }
-        Ok(())
+        failed.map_or(Ok(()), Err)
     }
 }

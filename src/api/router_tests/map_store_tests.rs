@@ -11,6 +11,8 @@ pub(super) struct MapStore {
     pub(super) panics: AtomicBool,
     /// The number of times that the status of each throttle will come too late.
     pub(super) late: Mutex<BTreeMap<Name, u32>>,
+    /// The last report of each throttle.
+    pub(super) holds: Mutex<BTreeMap<Name, u32>>,
 }
 
 pub(super) fn status_of(name: &Name, rps: f64, seq: u64) -> Status {
@@ -88,11 +90,17 @@ impl Store for MapStore {
 
     fn hold<'a>(
         &'a self,
-        _: &'a Name,
-        _: &'a Holder,
+        name: &'a Name,
+        holder: &'a Holder,
         _: &'a [(String, u32)],
     ) -> BoxFuture<'a, Result<(), throttle::Error>> {
-        unreachable!("no test here keeps or runs anything")
+        Box::pin(async move {
+            if self.find(name).is_none() {
+                return Err(throttle::Error::Unknown(name.clone()));
+            }
+            self.holds.lock().insert(name.clone(), holder.held);
+            Ok(())
+        })
     }
 
     fn takes_writes(&self) -> BoxFuture<'_, Result<(), throttle::Error>> {
