@@ -390,6 +390,11 @@ impl Hub {
         Some(found.name.clone())
     }
 
+    /// Returns the tenants that have connections here.
+    pub(super) fn tenant_names(&self) -> Vec<Arc<str>> {
+        self.tenants.lock().keys().cloned().collect()
+    }
+
     /// Notes that messages of a tenant wait for `wait`, and warns its connections; returns the number
     /// of warnings. The note holds for a second at most, because it is made again.
     pub fn limit(&self, tenant: &str, wait: Duration) -> usize {

@@ -16,6 +16,13 @@ use crate::jobs::Error;
 /// The time after a collector has recorded a limit in which a notification of it is believed.
 const BELIEVED_FOR: Duration = Duration::from_secs(3);
 
+/// The time since a collector has recorded a limit where notifications are not heard. It records a
+/// limit again every second.
+const RECORDED_WITHIN: Duration = Duration::from_millis(1500);
+
+/// The wait that connections are told there, because only the notification has it.
+const USUAL_WAIT: Duration = Duration::from_secs(1);
+
 /// The most erased inboxes that are noted at once: one transaction may erase many.
 const ERASED_MAX: usize = 10_000;
 
@@ -87,6 +94,21 @@ impl Gateway {
                 let warned = self.hub.limit(&tenant, *wait);
                 self.metrics.warned(warned as u64);
             }
+        }
+        Ok(())
+    }
+
+    /// Warns the connections of tenants whose limits a collector has recorded, in a process that
+    /// hears no notifications.
+    pub(super) async fn warn_unheard_tenants(&self) -> Result<(), Error> {
+        let tenants = self.hub.tenant_names();
+        if tenants.is_empty() {
+            return Ok(());
+        }
+        let tenants: Vec<&str> = tenants.iter().map(|tenant| &**tenant).collect();
+        for tenant in postgres::limited_tenants(&self.db, &tenants, RECORDED_WITHIN).await? {
+            let warned = self.hub.limit(&tenant, USUAL_WAIT);
+            self.metrics.warned(warned as u64);
         }
         Ok(())
     }

@@ -71,7 +71,8 @@ const PRUNE_EVERY: Duration = Duration::from_secs(2);
 /// The time between two reports of open connections.
 const REPORT_EVERY: Duration = Duration::from_secs(5);
 
-/// The time between two polls for reported limits, which nothing but a notification makes due.
+/// The time between two polls for reported limits where notifications are heard: nothing else makes
+/// them due.
 const LIMITS_POLL_EVERY: Duration = Duration::from_secs(60);
 
 /// The time between two steps of maintenance while there is nothing to do.
@@ -410,10 +411,15 @@ impl Gateway {
     }
 
     async fn warn_limited_tenants(&self, cancel: &CancellationToken) {
+        let can_hear = self.queue.can_listen();
+        let every = match can_hear {
+            true => LIMITS_POLL_EVERY,
+            false => POLL_EVERY,
+        };
         periodic(
             LoopOptions {
                 name: "warn_tenants",
-                every: LIMITS_POLL_EVERY,
+                every,
                 wake: Some(self.has_heard.clone()),
             },
             cancel.clone(),
@@ -421,7 +427,10 @@ impl Gateway {
                 let gateway = self.clone();
                 async move {
                     let told = gateway.report_erased().await;
-                    gateway.warn_tenants().await?;
+                    match can_hear {
+                        true => gateway.warn_tenants().await?,
+                        false => gateway.warn_unheard_tenants().await?,
+                    }
                     told
                 }
             },

@@ -10,6 +10,7 @@ use flyball::api::{
 use flyball::gateway::limits::{ChannelHistory, GatewayLimits};
 use flyball::gateway::service::Gateway;
 use flyball::jobs::Queue;
+use flyball::postgres::{Access, Pooler};
 use flyball::service::DueWork;
 use flyball::throttle::PatternStore;
 use flyball::throttle::admission::TenantLimits;
@@ -109,6 +110,17 @@ impl GatewayServer {
 
     /// Starts with another check of JSON Web Tokens.
     pub async fn checking(jwt: JwtAuth, limits: GatewayLimits) -> Self {
+        Self::behind(Pooler::None, jwt, limits).await
+    }
+
+    /// Starts with a gateway that hears no notifications, as behind a pooler.
+    pub async fn deaf() -> Self {
+        let rules = rules(&[SigningAlgorithm::Hs256]);
+        let jwt = JwtAuth::new(rules, JwksSource::None);
+        Self::behind(Pooler::Transaction, jwt, limits()).await
+    }
+
+    async fn behind(pooler: Pooler, jwt: JwtAuth, limits: GatewayLimits) -> Self {
         let store = PatternStore::new(Arc::new(patient_store(&redis_prefix()).await), 100);
         let tenant_limits = TenantLimits {
             channels_per_second: limits.per_second,
@@ -120,7 +132,18 @@ impl GatewayServer {
         })
         .await;
         let fixture = Fixture::on(Arc::new(store)).await;
-        let gateway = gateway(fixture.queue.clone(), &fixture, limits);
+        let queue = match pooler {
+            Pooler::None => fixture.queue.clone(),
+            Pooler::Transaction => {
+                let access = Access {
+                    pooler,
+                    ..fixture.database.url().into()
+                };
+                let queue = Queue::connect(access, 6, super::client::PATIENCE).await;
+                queue.expect("the database")
+            }
+        };
+        let gateway = gateway(queue, &fixture, limits);
         let server = ApiServer::start(fixture, |deps| {
             deps.gateway = gateway.clone();
             deps.jwt = Some(Arc::new(jwt));

@@ -46,6 +46,17 @@ async fn the_message_over_the_limit_is_delayed_with_one_warning_and_the_socket_s
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_hears_no_notifications_warns_its_connections_all_the_same() {
+    let served = GatewayServer::deaf().await;
+    let mut reader = served.client("acme-reader").await;
+    reader.subscribe("orders").await;
+    // They take four seconds.
+    served.publish_numbers("acme", "orders", 1, 1000).await;
+    let warning = reader.next_of("warning").await;
+    assert_eq!(warning["code"], "WS_RATE_LIMITED");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_publishes_beyond_the_limit_is_slowed_and_loses_nothing() {
     let few = GatewayLimits {
         per_second: 20,
