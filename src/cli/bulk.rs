@@ -1,13 +1,13 @@
 //! Changes of many jobs: counts first, then works batch after batch and reports the progress.
 
-use std::io::{IsTerminal as _, Write as _};
+use std::io::IsTerminal as _;
 
 use anyhow::bail;
 use futures_util::future::BoxFuture;
 
 use super::exit::CliError;
 use super::output;
-use super::output::say;
+use super::output::{note, say};
 use super::signed::AuditArgs;
 use crate::jobs::{BulkCursor, BulkResult, Count, Error};
 
@@ -70,13 +70,12 @@ impl Bulk {
             };
             walk.start = Some(next);
             if std::io::stderr().is_terminal() {
-                eprint!("\r{} jobs {done} so far", jobs + requested);
-                std::io::stderr().flush()?;
+                note(&format!("\r{} jobs {done} so far", jobs + requested));
                 shown = true;
             }
         }
         if shown {
-            eprintln!();
+            note("\n");
         }
         if self.signed.json {
             return output::json(&serde_json::json!({ "jobs": jobs, "requested": requested }));

@@ -1,6 +1,6 @@
 //! `flyball calibrate`.
 
-use std::io::{BufRead as _, IsTerminal as _, Write as _};
+use std::io::{BufRead as _, IsTerminal as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::exit::CliError;
 use super::given_text::text_of_file;
-use super::output::say;
+use super::output::{say, tell};
 use super::{connect, output};
 use crate::app;
 use crate::calibrate::margins::{Margins, margins};
@@ -94,7 +94,7 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
     }
     let cancel = CancellationToken::new();
     let interrupts = interrupts(cancel.clone())?;
-    let ended = session.run(&cancel, &mut |step| eprintln!("{step}")).await;
+    let ended = session.run(&cancel, &mut |step| tell!("{step}")).await;
     interrupts.abort();
     let ended = ended.map_err(refused)?;
     if let Some(why) = &ended.early {
@@ -133,14 +133,14 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
 
 fn print_plan(args: &Args, survey: &Preflight, session: &CalibrationSession) {
     let minutes = |s: f64| format!("{:.0}", (s / 60.0).ceil());
-    eprintln!(
+    tell!(
         "Test of {} by the signal {}: the rate is {:.3} jobs per second now, the load {:.2} of its setpoint.",
         args.throttle,
         session.signal().name,
         survey.rps,
         survey.load
     );
-    eprintln!(
+    tell!(
         "It takes {} to {} minutes and sets at most {:.3} jobs per second (min {}, max {}). It \
          ends at once above 1.5 setpoints, where the breaker would trip, and if the knob is \
          changed; then the rate is restored.",
@@ -154,8 +154,7 @@ fn print_plan(args: &Args, survey: &Preflight, session: &CalibrationSession) {
 
 /// Asks the person at the terminal for consent.
 async fn agreed() -> anyhow::Result<bool> {
-    eprint!("Start it? [y/N] ");
-    std::io::stderr().flush()?;
+    output::note("Start it? [y/N] ");
     let answer = tokio::task::spawn_blocking(|| {
         let mut line = String::new();
         std::io::stdin().lock().read_line(&mut line).map(|_| line)

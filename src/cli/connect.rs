@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 
 use super::exit::CliError;
+use super::output::tell;
 use super::rules_file;
 use crate::app;
 use crate::config::Settings;
@@ -60,7 +61,7 @@ pub(super) async fn lists(settings: &Settings) -> anyhow::Result<Queue> {
     let state = replica.measure().await;
     let Some(lag) = replica.usable() else {
         let reason = state.unused.unwrap_or_default();
-        eprintln!("flyball: the replica of DATABASE_READ_URL is not used, because {reason}");
+        tell!("flyball: the replica of DATABASE_READ_URL is not used, because {reason}");
         return queue(settings).await;
     };
     let queue = Queue::new(replica.db()).with_secret_keys(app::secret_keys()?);
@@ -72,7 +73,7 @@ pub(super) async fn lists(settings: &Settings) -> anyhow::Result<Queue> {
         }
     }
     if lag >= TOLD_LAG {
-        eprintln!(
+        tell!(
             "flyball: read from the replica, which lags by {:.1} s",
             lag.as_secs_f64()
         );

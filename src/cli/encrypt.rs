@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::exit::CliError;
 use super::given_text::given_text;
 use super::output;
-use super::output::say;
+use super::output::{say, tell};
 use crate::app;
 use crate::input::json::{JsonReadError, parse_short};
 use crate::jobs::SecretKeys;
@@ -95,7 +95,7 @@ pub(super) fn print_key(args: &SecretKeyArgs) -> anyhow::Result<ExitCode> {
         say!("{key}");
     }
     if std::io::stderr().is_terminal() && std::io::stdout().is_terminal() {
-        eprintln!(
+        tell!(
             "keep it where your other secrets are; every process of Flyball needs it as FLYBALL_SECRET_KEYS"
         );
     }

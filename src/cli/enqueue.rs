@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::exit::CliError;
 use super::given_text::{given_text, json_of, lost, unreadable};
-use super::output::say;
+use super::output::{say, tell};
 use super::retry_args::RetryArgs;
 use super::{connect, exit, missing_throttles, output, when};
 use crate::api::http::fields::Errors;
@@ -426,9 +426,10 @@ fn report(enqueued: &[Enqueued], as_json: bool) -> anyhow::Result<()> {
         .filter_map(|one| one.backlog)
         .max_by_key(|backlog| backlog.depth)
     {
-        eprintln!(
+        tell!(
             "a lane has {} ready jobs; its throttle's max_backlog is {}: send less",
-            over.depth, over.max
+            over.depth,
+            over.max
         );
     }
     Ok(())

@@ -12,7 +12,7 @@ use super::choice::choice;
 use super::exit::CliError;
 use super::given_text::filled;
 use super::job_answer::{answer, refused, unknown};
-use super::output::say;
+use super::output::{say, tell};
 use super::search_args::{SEARCH, SearchArgs, options};
 use super::signed::AuditArgs;
 use super::{connect, job_update, output, when};
@@ -349,7 +349,7 @@ async fn search(queue: &Queue, list: ListArgs, settings: &Settings) -> anyhow::R
     ];
     output::table(&header, jobs.iter().map(row))?;
     if let Some(next) = next.filter(|_| filter.limit > 0) {
-        eprintln!("flyball: older jobs were not searched; continue with --before {next}");
+        tell!("flyball: older jobs were not searched; continue with --before {next}");
     }
     Ok(())
 }

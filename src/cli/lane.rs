@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::bulk::Bulk;
 use super::exit::message;
-use super::output::say;
+use super::output::{say, tell};
 use super::signed::AuditArgs;
 use super::{connect, missing_throttles, output};
 use crate::api::lanes::list::LaneHold;
@@ -174,7 +174,7 @@ async fn key_states(settings: &Settings, name: &Name, keys: &[String]) -> Option
         Ok(states) => Some(states),
         Err(error) => {
             let why = message(&error);
-            eprintln!("flyball: whether keys are held back is unknown: {why}");
+            tell!("flyball: whether keys are held back is unknown: {why}");
             None
         }
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::connect;
 use super::exit::CliError;
+use super::output::tell;
 use crate::config::Settings;
 use crate::throttle::{
     Error, Makers, Name, Store, made_from, nearly_called, no_throttle, no_throttle_of_job,
@@ -25,7 +26,7 @@ pub(super) async fn tell<'a>(settings: &Settings, throttles: impl Iterator<Item 
     let pools = settings.pools_without_credentials();
     let is_pool = |name: &str| pools.get(name).is_some();
     for told in missing(&named, &exist, settings.throttles_created_max, is_pool) {
-        eprintln!("flyball: {told}");
+        tell!("flyball: {told}");
     }
 }
 

@@ -168,7 +168,7 @@ pub fn main() -> ExitCode {
             let Some(text) = exit::text_of_usage(&error) else {
                 error.exit()
             };
-            eprint!("{text}");
+            output::note(&text);
             return ExitCode::from(exit::WRONG_USAGE);
         }
     };
@@ -179,7 +179,7 @@ pub fn main() -> ExitCode {
             if is_json {
                 print_json_error(&message, exit::number_of(&error));
             } else {
-                eprintln!("flyball: {message}");
+                output::aside(format_args!("flyball: {message}"));
             }
             exit::code(&error)
         }
@@ -189,7 +189,7 @@ pub fn main() -> ExitCode {
 /// Prints an error for a program.
 fn print_json_error(message: &str, exit_code: u8) {
     let body = serde_json::json!({ "error": { "message": message, "exit_code": exit_code } });
-    eprintln!("{body}");
+    output::aside(body);
 }
 
 fn run(cli: Cli) -> anyhow::Result<ExitCode> {

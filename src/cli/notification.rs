@@ -8,7 +8,7 @@ use serde_json::json;
 use super::choice::choice;
 use super::exit::CliError;
 use super::given_text::filled;
-use super::output::say;
+use super::output::{say, tell};
 use super::signed::AuditArgs;
 use super::suppression::channel;
 use super::{connect, output};
@@ -118,7 +118,7 @@ async fn list(deliveries: &Deliveries, args: NotificationList) -> anyhow::Result
     ];
     output::table(&header, page.notifications.iter().map(row))?;
     if let Some(next) = page.next {
-        eprintln!("flyball: older messages were not searched; continue with --before {next}");
+        tell!("flyball: older messages were not searched; continue with --before {next}");
     }
     Ok(())
 }

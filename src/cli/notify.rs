@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use super::choice::choice;
 use super::exit::CliError;
-use super::output::say;
+use super::output::{say, tell};
 use super::{connect, notify_check, output, when};
 use crate::admission::Admission;
 use crate::app;
@@ -152,7 +152,7 @@ fn tell_unknown(pool: &str, settings: &Settings) {
     }
     let known: Vec<&str> = pools.0.keys().map(String::as_str).collect();
     let known = known.join(", ");
-    eprintln!(
+    tell!(
         "flyball: there is no pool {pool} in the settings; they have {known}: the message waits for a worker that has it"
     );
 }

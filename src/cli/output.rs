@@ -14,6 +14,12 @@ macro_rules! say {
 }
 pub(super) use say;
 
+/// Tells people one line on standard error.
+macro_rules! tell {
+    ($($text:tt)*) => { $crate::cli::output::aside(format_args!($($text)*)) };
+}
+pub(super) use tell;
+
 /// Prints `value` as indented JSON.
 pub(super) fn json(value: &impl Serialize) -> anyhow::Result<()> {
     write(&(serde_json::to_string_pretty(value)? + "\n"))
@@ -36,6 +42,18 @@ fn write(text: &str) -> anyhow::Result<()> {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => std::process::exit(0),
         done => done.context("cannot write to standard output"),
     }
+}
+
+/// Prints one line on standard error, as [`note`] does.
+pub(super) fn aside(line: impl Display) {
+    note(&format!("{line}\n"));
+}
+
+/// Writes to standard error. What cannot be written, because nobody reads any more or the terminal
+/// has closed, is lost: the command goes on, and its exit code tells how it ended.
+pub(super) fn note(text: &str) {
+    let mut err = std::io::stderr().lock();
+    let _ = err.write_all(text.as_bytes()).and_then(|()| err.flush());
 }
 
 /// Returns the text with control characters, and those that change the direction of writing, as

@@ -9,7 +9,7 @@ use serde_json::json;
 use tokio::sync::mpsc;
 
 use super::exit::CliError;
-use super::output::say;
+use super::output::{say, tell};
 use super::signed::AuditArgs;
 use super::{connect, output};
 use crate::config::Settings;
@@ -205,7 +205,7 @@ async fn resume(
     };
     if let Err(error) = recorded.await {
         let message = super::exit::message(&error);
-        eprintln!("flyball: writing the audit log failed: {message}");
+        tell!("flyball: writing the audit log failed: {message}");
     }
     if signed.json {
         return output::json(&json!({ "pool": pool.name, "account": account, "changed": changed }));

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::exit::CliError;
 use super::given_text::{given_text, lost, text_of_file};
-use super::output::say;
+use super::output::{say, tell};
 use super::signed::AuditArgs;
 use super::{connect, output};
 use crate::config::Settings;
@@ -222,7 +222,7 @@ async fn list(args: ListArgs, settings: &Settings) -> anyhow::Result<()> {
         );
     }
     match next {
-        Some(next) => eprintln!("flyball: more follow: --after {}", output::clean(&next)),
+        Some(next) => tell!("flyball: more follow: --after {}", output::clean(&next)),
         None if shown.is_empty() => say!("there are no recipients"),
         None => {}
     }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use super::exit;
+use super::output::tell;
 use crate::stack::Error;
 use crate::stack::layout::parse_interval_ms;
 use crate::stack::supervise::{self, SupervisorSettings};
@@ -96,7 +97,7 @@ pub fn run(args: ServicesArgs) -> anyhow::Result<ExitCode> {
     match supervise::run(&settings) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error @ Error::NotFound { .. }) => {
-            eprintln!("flyball services: {error}");
+            tell!("flyball services: {error}");
             Ok(ExitCode::from(exit::UNAVAILABLE))
         }
         Err(error) => Err(error.into()),

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::output::tell;
 use crate::api::AuditEntry;
 use crate::api::postgres::write_audit;
 use crate::jobs::{self, Queue};
@@ -42,7 +43,7 @@ impl AuditArgs {
         let mut entry = AuditEntry::now(by, action, subject.to_owned(), why);
         entry.after = after;
         if let Err(error) = write_audit(&queue.pool, &entry).await {
-            eprintln!("flyball: writing the audit log failed: {error}");
+            tell!("flyball: writing the audit log failed: {error}");
         }
     }
 }

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::choice::choice;
 use super::exit::CliError;
-use super::output::say;
+use super::output::{say, tell};
 use super::signed::AuditArgs;
 use super::{connect, output};
 use crate::config::Settings;
@@ -172,7 +172,7 @@ async fn list(args: SuppressionList, settings: &Settings) -> anyhow::Result<()> 
         }),
     )?;
     if let Some(next) = next {
-        eprintln!("flyball: more follow: --after {next}");
+        tell!("flyball: more follow: --after {next}");
     }
     Ok(())
 }

@@ -18,6 +18,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::Error;
 use super::layout::Layout;
+use super::output::log_line;
 use super::unix::{User, stop_orphan};
 
 /// Longest time for a server to become ready; recovery after a crash is included.
@@ -173,11 +174,11 @@ impl ManagedServer {
             }
         };
         if timeout(SERVER_STOP_TIMEOUT, stopped).await.is_err() {
-            eprintln!(
-                "flyball services: {} did not stop within {} s; killing it",
+            log_line(&format!(
+                "{} did not stop within {} s; killing it",
                 self.name(),
                 SERVER_STOP_TIMEOUT.as_secs()
-            );
+            ));
         }
         drop(process);
         let _ = fs::remove_file(self.layout.pid(self.name()));

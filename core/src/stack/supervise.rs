@@ -106,9 +106,9 @@ async fn supervise(settings: &SupervisorSettings) -> Result<(), Error> {
             Ok(())
         }
         Ok(false) => {
-            eprintln!(
-                "flyball services: stopped before all servers ran, by a signal or because standard input \
-                 was closed; keep it open while the servers are to run"
+            log_line(
+                "stopped before all servers ran, by a signal or because standard input was closed; keep \
+                 it open while the servers are to run",
             );
             Ok(())
         }

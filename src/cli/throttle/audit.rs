@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use crate::cli::connect;
+use crate::cli::output::tell;
 use crate::cli::signed::AuditArgs;
 use crate::config::Settings;
 use crate::throttle::Name;
@@ -33,7 +34,7 @@ pub(super) async fn note_audit(settings: &Settings, entry: &crate::api::AuditEnt
         anyhow::Ok(crate::api::postgres::write_audit(&queue.pool, entry).await?)
     };
     if let Err(error) = written.await {
-        eprintln!(
+        tell!(
             "flyball: writing the audit log failed: {}",
             crate::cli::exit::message(&error)
         );

@@ -16,5 +16,6 @@ mod serve;
 mod services;
 mod shell;
 mod start_checks;
+mod streams;
 mod throttle_names;
 mod throttles;
