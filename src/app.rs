@@ -76,6 +76,8 @@ pub(crate) use replica::open as open_replica;
 pub use roles::Roles;
 #[cfg(feature = "cli")]
 pub(crate) use secret_keys::secret_keys;
+#[cfg(feature = "cli")]
+pub(crate) use serve::ignores_hangup;
 pub use serve::serve;
 #[cfg(feature = "governor")]
 pub use servers::prometheus_sources;

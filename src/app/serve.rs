@@ -106,7 +106,7 @@ impl Signals {
 }
 
 /// Returns true if the process ignores SIGHUP, or if the system does not say.
-fn ignores_hangup() -> bool {
+pub(crate) fn ignores_hangup() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status
         .lines()

@@ -32,7 +32,7 @@ const COST_ERROR_MAX: f64 = 0.25;
 #[command(
     after_help = "The rate is changed until the load is at 60 % of its setpoint, then varied by a factor \
 of 1.4 around that. The breaker is active all the time, min and max are respected, and the rate is restored \
-at the end, on Ctrl-C and on every error. Calibration is optional: it gives confidence, and finds a wrong lag.
+at the end, on Ctrl-C, when the terminal closes and on every error. Calibration is optional: it gives confidence, and finds a wrong lag.
 
 Examples:
   flyball calibrate reindex                    asks before it starts; writes nothing
@@ -166,16 +166,29 @@ async fn agreed() -> anyhow::Result<bool> {
     ))
 }
 
-/// Makes Ctrl-C and SIGTERM end the test in order from here on.
+/// Makes Ctrl-C, SIGTERM and the SIGHUP of a terminal that closes end the test in order from here
+/// on.
 fn interrupts(cancel: CancellationToken) -> anyhow::Result<tokio::task::JoinHandle<()>> {
     let (mut interrupt, mut terminate) = (
         signal(SignalKind::interrupt())?,
         signal(SignalKind::terminate())?,
     );
+    // A test that was started by nohup outlives its terminal.
+    let mut hangup = match app::ignores_hangup() {
+        true => None,
+        false => Some(signal(SignalKind::hangup())?),
+    };
     let interrupted = async move {
+        let hung_up = async {
+            match &mut hangup {
+                Some(hangup) => hangup.recv().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             _ = interrupt.recv() => {}
             _ = terminate.recv() => {}
+            _ = hung_up => {}
         }
         cancel.cancel();
     };

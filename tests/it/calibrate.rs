@@ -312,6 +312,14 @@ async fn however_a_test_ends_the_throttle_is_safe() {
     );
     assert_eq!(knob(&rig.status().await), ("20".to_owned(), None));
 
+    // Its terminal closes: nobody reads what it says.
+    let mut child = rig.under_way().await;
+    drop(child.stderr.take());
+    kill_process(Pid::from_raw(child.id() as i32).unwrap(), Signal::HUP).unwrap();
+    let hung_up = ended(child, SOON).await;
+    assert_eq!(hung_up.status.code(), Some(1), "{}", printed(&hung_up));
+    assert_eq!(knob(&rig.status().await), ("20".to_owned(), None));
+
     // A runaway load that Prometheus does not show: the restored rate is below the last safe one.
     let child = rig.under_way().await;
     *rig.frozen.lock().unwrap() = Some(0.5);
