@@ -34,6 +34,12 @@ pub enum Error {
         /// The major version of the program that was found.
         found: u32,
     },
+    /// The directory holds something that no supervisor made.
+    #[error("{path} was not made by `flyball services`, which would write into it and delete it; use another --dir", path = path.display())]
+    Foreign {
+        /// The file or directory.
+        path: PathBuf,
+    },
     /// A file or directory belongs to another user.
     #[error("{path} belongs to user id {owner}, not to user id {wanted}; {help}", path = path.display())]
     NotOurs {

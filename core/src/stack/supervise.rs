@@ -66,8 +66,20 @@ pub fn wipe(dir: &Path) -> Result<(), Error> {
         return Ok(());
     };
     let layout = Layout::new(&dir);
+    refuse_foreign(&layout)?;
     let _lock = unix::lock(&layout)?;
     remove(&layout)
+}
+
+/// Refuses a directory that was never that of a stack and has an entry of a stack's names, such as
+/// the folder `prometheus` or `log` of a project. The lock is made first, and stays.
+fn refuse_foreign(layout: &Layout) -> Result<(), Error> {
+    if layout.lock().exists() {
+        return Ok(());
+    }
+    let mut entries = NAMES.iter().map(|name| layout.dir.join(name));
+    let foreign = entries.find(|path| path.symlink_metadata().is_ok());
+    foreign.map_or(Ok(()), |path| Err(Error::Foreign { path }))
 }
 
 /// Takes the lock. A supervisor whose parent was killed may still be stopping its servers, so the
@@ -92,6 +104,7 @@ async fn supervise(settings: &SupervisorSettings) -> Result<(), Error> {
         StopSignals::new().map_err(Error::io("listening for signals in", &settings.dir))?;
     let layout = make_dir(&settings.dir)?;
     let lock = patient_lock(&layout, &mut stop).await?;
+    make_subdirs(&layout)?;
     let (layout, user) = settle(layout)?;
     let mut servers = choose(settings, &layout, &user)?;
 
@@ -133,11 +146,17 @@ async fn supervise(settings: &SupervisorSettings) -> Result<(), Error> {
 fn make_dir(dir: &Path) -> Result<Layout, Error> {
     fs::create_dir_all(dir).map_err(Error::io("creating", dir))?;
     let dir = fs::canonicalize(dir).map_err(Error::io("looking at", dir))?;
+    let layout = Layout::new(&dir);
+    refuse_foreign(&layout)?;
+    Ok(layout)
+}
+
+fn make_subdirs(layout: &Layout) -> Result<(), Error> {
     for sub in ["log", "run"] {
-        let sub = dir.join(sub);
+        let sub = layout.dir.join(sub);
         fs::create_dir_all(&sub).map_err(Error::io("creating", &sub))?;
     }
-    Ok(Layout::new(&dir))
+    Ok(())
 }
 
 /// Chooses the user that runs the servers and the directory of their data.

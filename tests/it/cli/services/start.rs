@@ -182,6 +182,7 @@ fn data_of_another_major_version_are_refused_and_not_touched() {
     let data = dir.path().join("postgres/data");
     fs::create_dir_all(&data).unwrap();
     fs::write(data.join("PG_VERSION"), "9.6\n").unwrap();
+    fs::write(dir.path().join("lock"), "1\n").unwrap();
 
     let output = services(dir.path()).stdin(Stdio::null()).output().unwrap();
 

@@ -11,7 +11,7 @@ use sqlx::{Connection, PgConnection};
 
 use super::servers::{
     NOBODY, SOON, assert_all_answer, dir, dir_with_mode, execute, finish, first_line, living,
-    options, pids, redis_command, services, signal, sockets, start, without_urls,
+    options, pids, redis_command, services, signal, sockets, start, stderr, without_urls,
 };
 use crate::support::{PROGRAM, eventually};
 
@@ -164,6 +164,31 @@ async fn an_input_that_closes_while_they_start_stops_them() {
     assert!(pids(dir.path()).is_empty());
     // The remains of an aborted start do not block the next one.
     assert_all_answer(&start(dir.path()).urls).await;
+}
+
+#[test]
+fn a_folder_that_never_was_that_of_a_stack_is_left_as_it_is() {
+    let dir = dir();
+    let rules = dir.path().join("prometheus/rules.yml");
+    fs::create_dir(rules.parent().unwrap()).unwrap();
+    fs::write(&rules, "groups: []\n").unwrap();
+
+    for more in [&["--wipe"][..], &["--ephemeral"][..], &[][..]] {
+        let output = services(dir.path())
+            .args(more)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(1), "{more:?}");
+        let told = stderr(&output);
+        assert!(
+            told.contains("prometheus was not made by `flyball services`"),
+            "{more:?}: {told}"
+        );
+    }
+
+    assert!(rules.exists());
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
 }
 
 #[tokio::test]
