@@ -91,7 +91,8 @@ impl Settings {
         let mut origin = SettingsOrigin::default();
         let mut issues = Vec::new();
         let usual = Path::new(USUAL_FILE);
-        let file = file.or_else(|| usual.exists().then_some(usual));
+        // A link that leads nowhere is a file that is missing, not one that nobody wanted.
+        let file = file.or_else(|| usual.symlink_metadata().is_ok().then_some(usual));
         if let Some(path) = file {
             let shown = path.display().to_string();
             let text = std::fs::read_to_string(path).map_err(|source| Error::Unreadable {

@@ -13,9 +13,9 @@ use crate::throttle::Name;
 pub(crate) type Policies = Vec<(Name, Policy)>;
 
 /// Reads every file of the knobs folder; an invalid one stops the start. A missing folder counts as
-/// empty.
+/// empty, and a link that leads nowhere does not.
 pub(crate) fn read_knobs(dir: &Path) -> anyhow::Result<Vec<KnobsFile>> {
-    if !dir.exists() {
+    if dir.symlink_metadata().is_err() {
         return Ok(Vec::new());
     }
     Ok(KnobsFile::read_dir(dir)?)

@@ -31,7 +31,7 @@ pub struct KnobsFile {
 
 impl KnobsFile {
     /// Reads every `*.toml` of a directory, in the order of their names. A directory that does not
-    /// exist has none.
+    /// exist has none; a link that leads nowhere is refused.
     pub fn read_dir(dir: &Path) -> Result<Vec<Self>, FileError> {
         let whole = |file: &Path, reason: String| FileProblem {
             file: file.display().to_string(),
@@ -41,7 +41,12 @@ impl KnobsFile {
         };
         let entries = match std::fs::read_dir(dir) {
             Ok(entries) => entries,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error)
+                if error.kind() == std::io::ErrorKind::NotFound
+                    && dir.symlink_metadata().is_err() =>
+            {
+                return Ok(Vec::new());
+            }
             Err(error) => {
                 return Err(FileError(vec![whole(
                     dir,

@@ -174,6 +174,20 @@ async fn tables_and_knobs_files_that_cannot_be_used_are_named_before_postgres_is
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_link_that_leads_nowhere_is_not_taken_for_nothing() {
+    let shell = without_postgres().await;
+    for (name, words) in [
+        ("flyball.toml", "cannot read flyball.toml: No such file"),
+        ("knobs", "knobs: cannot be read: No such file"),
+    ] {
+        let link = shell.folder.path().join(name);
+        std::os::unix::fs::symlink("nowhere", &link).unwrap();
+        is_named(&shell, &SERVE, words);
+        std::fs::remove_file(link).unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_doctor_has_a_line_for_each_fault_of_a_file() {
     let shell = without_postgres().await;
     shell.write("knobs/bad.toml", "[knobs]\nrps = \"fast\"\nburts = 1\n");
