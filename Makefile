@@ -96,7 +96,8 @@ browser-test: ## drive the dashboard, the JavaScript client and the example inbo
 		exec node scripts/browser-test/run.mjs $(ARGS)
 
 fresh: ## remove the demo's data, so that the next demo starts from scratch
-	cargo run --quiet -- services --dir .flyball/demo --wipe
+	cargo run --quiet -- services --dir .flyball/demo/services --wipe
+	cargo run --quiet -- services --dir .flyball/demo/store/engine --wipe
 	rm -rf .flyball
 
 clean: ## remove all build output
