@@ -66,6 +66,21 @@ fn kinds_have_settings_of_their_own() {
 }
 
 #[test]
+fn lists_of_throttles_hold_names_and_beginnings_of_names() {
+    for key in ["serve_throttles", "key_metrics"] {
+        for pattern in ["limit:**", "two words", ""] {
+            let told = refusal(Some(&format!("{key} = [\"mail\", {pattern:?}]\n")), &[]);
+            let words =
+                format!("own.toml:1: {key}: must be names of throttles, or their beginnings");
+            assert!(told.contains(&words), "{told}");
+        }
+    }
+    let list = env(&[("FLYBALL_KEY_METRICS", "mail, limit:*, *")]);
+    let settings = Settings::load(None, &list).unwrap();
+    assert_eq!(settings.key_metrics, ["mail", "limit:*", "*"]);
+}
+
+#[test]
 fn tokens_of_tenants_are_read_from_where_the_settings_say_and_never_shown() {
     let folder = tempfile::tempdir().unwrap();
     let (secret, path) = (folder.path().join("secret"), folder.path().join("own.toml"));

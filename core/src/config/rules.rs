@@ -99,7 +99,7 @@ pub(super) fn problems(settings: &Settings) -> Vec<Issue> {
         );
     }
     log(settings, &mut issues);
-    served(settings, &mut issues);
+    named(settings, &mut issues);
     tokens(settings, &mut issues);
     if let Some(jwt) = &settings.jwt {
         jwt.check(&mut issues);
@@ -243,12 +243,17 @@ fn log(settings: &Settings, issues: &mut Vec<Issue>) {
     }
 }
 
-fn served(settings: &Settings, issues: &mut Vec<Issue>) {
-    let throttles = settings.serve_throttles.iter();
-    for pattern in throttles.filter(|pattern| !is_throttle(pattern)) {
-        let allowed = "names of throttles, or their beginnings with a * behind";
-        let message = must_be(allowed, &pattern.as_str().into());
-        issues.push(Issue::new(pointer("", "serve_throttles"), message));
+/// Refuses lists of throttles and pools that can stand for nothing.
+fn named(settings: &Settings, issues: &mut Vec<Issue>) {
+    for (key, patterns) in [
+        ("serve_throttles", &settings.serve_throttles),
+        ("key_metrics", &settings.key_metrics),
+    ] {
+        for pattern in patterns.iter().filter(|pattern| !is_throttle(pattern)) {
+            let allowed = "names of throttles, or their beginnings with a * behind";
+            let message = must_be(allowed, &pattern.as_str().into());
+            issues.push(Issue::new(pointer("", key), message));
+        }
     }
     // A pattern for nothing is a slip that would leave jobs waiting.
     let named = settings.pools.keys().map(String::as_str);
