@@ -42,8 +42,12 @@ pub(super) fn check(settings: &Settings) -> Result<(), config::Error> {
 fn filter(settings: &Settings) -> Result<Targets, config::Error> {
     let mut wanted: Vec<&str> = settings.log.split(',').map(str::trim).collect();
     wanted.retain(|part| !part.is_empty());
+    let is_quiet = wanted.iter().any(|part| {
+        let quiet = ["off", "error"];
+        quiet.iter().any(|level| part.eq_ignore_ascii_case(level))
+    });
     // Postgres' notices are logged as info and say nothing that an operator needs.
-    if !settings.log.contains("sqlx") {
+    if !settings.log.contains("sqlx") && !is_quiet {
         wanted.push("sqlx=warn");
     }
     wanted.join(",").parse().map_err(|error: ParseError| {
@@ -64,5 +68,19 @@ mod tests {
         let allows = |text: Option<&str>| allows_colours(text.map(OsStr::new));
         assert!(allows(None) && allows(Some("")));
         assert!(!allows(Some("1")) && !allows(Some("0")));
+    }
+
+    #[test]
+    fn the_driver_of_postgres_is_as_quiet_as_all_else() {
+        let warns = |log: &str| {
+            let settings = Settings {
+                log: log.to_owned(),
+                ..Settings::defaults()
+            };
+            let filter = filter(&settings).unwrap();
+            filter.would_enable("sqlx::query", &tracing::Level::WARN)
+        };
+        assert!(warns("info") && warns("warn") && warns("flyball=debug"));
+        assert!(!warns("off") && !warns("Error") && !warns("flyball=debug,off"));
     }
 }
