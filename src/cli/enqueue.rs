@@ -10,7 +10,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
 use super::exit::CliError;
-use super::given_text::{given_text, json_of, lost, unreadable};
+use super::given_text::{given_text, json_of, lost, unreadable, without_mark};
 use super::output::{say, tell};
 use super::retry_args::RetryArgs;
 use super::{connect, exit, missing_throttles, output, when};
@@ -298,17 +298,21 @@ fn read_file(file: &Path, kinds: &Kinds) -> anyhow::Result<(Vec<NewJob>, Vec<usi
             }
             line => line.with_context(|| format!("cannot read {name}"))?,
         };
+        let line = match at {
+            0 => without_mark(&line),
+            _ => line.as_str(),
+        };
         if line.trim().is_empty() {
             continue;
         }
         // The parser has its own wording for broken syntax.
-        let value = serde_json::from_str::<Value>(&line).map_err(|error| {
+        let value = serde_json::from_str::<Value>(line).map_err(|error| {
             refused(&format!(
                 "is not JSON from column {} on; allowed is one job per line",
                 error.column()
             ))
         })?;
-        if let Some(wrong) = lost("", &line) {
+        if let Some(wrong) = lost("", line) {
             bail!(refused(&wrong));
         }
         let job = job_of(value, kinds).map_err(|wrong| refused(&wrong))?;

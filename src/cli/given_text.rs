@@ -10,15 +10,23 @@ use crate::input::json::parse_short;
 
 /// Returns the text of an option: standard input for `-`, a file for `@FILE`, or itself.
 pub(super) fn given_text(given: &str) -> anyhow::Result<String> {
-    match given {
+    let mut text = match given {
         "-" => {
             let mut text = String::new();
             std::io::stdin().read_to_string(&mut text)?;
-            Ok(text)
+            text
         }
-        at if at.starts_with('@') => text_of_file(Path::new(&at[1..])),
-        literal => Ok(literal.to_owned()),
-    }
+        at if at.starts_with('@') => text_of_file(Path::new(&at[1..]))?,
+        literal => return Ok(literal.to_owned()),
+    };
+    let mark = text.len() - without_mark(&text).len();
+    text.replace_range(..mark, "");
+    Ok(text)
+}
+
+/// Returns a text without the mark of byte order that some editors write at its beginning.
+pub(super) fn without_mark(text: &str) -> &str {
+    text.strip_prefix('\u{feff}').unwrap_or(text)
 }
 
 /// Reads a file that the command line names.

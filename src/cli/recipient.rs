@@ -9,7 +9,7 @@ use anyhow::{Context as _, bail};
 use serde_json::{Value, json};
 
 use super::exit::CliError;
-use super::given_text::{given_text, lost, text_of_file};
+use super::given_text::{given_text, lost, text_of_file, without_mark};
 use super::output::{say, tell};
 use super::signed::AuditArgs;
 use super::{connect, output};
@@ -364,8 +364,7 @@ fn read_lines(file: &str) -> anyhow::Result<Vec<NewRecipient>> {
     } else {
         (file, text_of_file(Path::new(file))?)
     };
-    // Some editors write a mark at the beginning.
-    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
+    let text = without_mark(&text);
     let (mut found, mut wrong, mut ids) = (Vec::new(), Vec::new(), BTreeSet::new());
     for (nth, line) in text.lines().enumerate() {
         if line.trim().is_empty() {

@@ -71,7 +71,10 @@ impl Recording {
         let mut record = Self::default();
         let mut header: Option<Vec<String>> = None;
         let mut newest = f64::NEG_INFINITY;
-        let is_json = text.trim_start().starts_with('{');
+        let is_json = text
+            .trim_start_matches('\u{feff}')
+            .trim_start()
+            .starts_with('{');
         for (n, line) in text.lines().enumerate() {
             let wrong = |(field, reason): (&str, String)| RecordingProblem {
                 line: Some(n + 1),
@@ -398,6 +401,8 @@ mod tests {
         let record = Recording::parse(csv, &["load"]).unwrap();
 
         assert_eq!(record, Recording::parse(json, &["load"]).unwrap());
+        let marked = format!("\u{feff}{json}");
+        assert_eq!(record, Recording::parse(&marked, &["load"]).unwrap());
         let at = |at: f64, value| Reading {
             value,
             at: 1_700_000_000.0 + at,

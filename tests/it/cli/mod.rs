@@ -3,6 +3,7 @@
 mod doctor;
 mod dry_run;
 mod errors;
+mod files;
 mod groups;
 mod job_fields;
 mod jobs;
