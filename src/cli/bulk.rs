@@ -5,7 +5,7 @@ use std::io::IsTerminal as _;
 use anyhow::bail;
 use futures_util::future::BoxFuture;
 
-use super::exit::CliError;
+use super::exit::{self, CliError};
 use super::output;
 use super::output::{note, say};
 use super::signed::AuditArgs;
@@ -61,7 +61,10 @@ impl Bulk {
                 .limit
                 .map_or(BATCH_JOBS, |limit| limit - jobs - requested);
             walk.max_jobs = left.min(BATCH_JOBS);
-            let walked = step(walk.clone()).await?;
+            let walked = match step(walk.clone()).await {
+                Ok(walked) => walked,
+                Err(error) => return Err(self.broken_off(error, done, jobs + requested)),
+            };
             jobs += walked.jobs;
             requested += walked.requested;
             let full = self.limit.is_some_and(|limit| jobs + requested >= limit);
@@ -89,6 +92,26 @@ impl Bulk {
         say!("{} {done}{stopping}", told(Count { jobs, more: false }));
         Ok(())
     }
+
+    /// Returns the error of a batch, with the number of jobs that those before it have changed.
+    fn broken_off(&self, error: Error, done: &str, jobs: i64) -> anyhow::Error {
+        if jobs == 0 {
+            return error.into();
+        }
+        let rest = match error.is_unsure() {
+            true => "it is not known whether more were",
+            false => "the rest was not",
+        };
+        let part = format!("{} {done}, {rest}", told(Count { jobs, more: false }));
+        match self.limit {
+            // The same command would change as many more.
+            Some(_) => {
+                let why = exit::message(&error.into());
+                CliError::Partly(format!("{part}: {why}")).into()
+            }
+            None => anyhow::Error::new(error).context(part),
+        }
+    }
 }
 
 /// Returns a number of jobs for people, such as `1 job` or `10000+ jobs`.
@@ -96,5 +119,57 @@ fn told(count: Count) -> String {
     match (count.jobs, count.more) {
         (1, false) => "1 job".to_owned(),
         _ => format!("{count} jobs"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the error of a change whose second batch finds no database.
+    async fn broken_off(limit: Option<i64>) -> anyhow::Error {
+        let bulk = Bulk {
+            yes: true,
+            dry_run: false,
+            limit,
+            signed: AuditArgs {
+                by: "ann".to_owned(),
+                why: String::new(),
+                json: true,
+            },
+        };
+        let step = |walk: BulkCursor| -> BoxFuture<'static, Result<BulkResult, Error>> {
+            Box::pin(async move {
+                match walk.start {
+                    None => Ok(BulkResult {
+                        jobs: BATCH_JOBS,
+                        requested: 0,
+                        next: Some("there".to_owned()),
+                    }),
+                    Some(_) => Err(Error::Lost("nobody answers".to_owned())),
+                }
+            })
+        };
+        let count = async { Ok(Count::default()) };
+        bulk.run("discarded", count, step).await.unwrap_err()
+    }
+
+    #[tokio::test]
+    async fn a_change_that_breaks_off_says_what_it_has_changed() {
+        let words = "2000 jobs discarded, it is not known whether more were: ";
+
+        let all = broken_off(None).await;
+        let some = broken_off(Some(5000)).await;
+
+        for error in [&all, &some] {
+            let told = exit::message(error);
+            assert!(
+                told.starts_with(words) && told.contains("nobody answers"),
+                "{told}"
+            );
+        }
+        // A repeat makes the rest, but with a limit as many again.
+        assert_eq!(exit::number_of(&all), exit::UNAVAILABLE);
+        assert_eq!(exit::number_of(&some), exit::FAILED);
     }
 }
