@@ -80,13 +80,7 @@ fn with_reindex(settings: &Settings, mut sources: Sources) -> Sources {
         sources = sources.with_cluster(name, access);
     }
     for (name, source) in &catalogue.sources {
-        let url = source
-            .database
-            .as_ref()
-            .and_then(|location| match text(location)? {
-                SecretSource::Text(url) => Some(url),
-                SecretSource::File(path) => std::fs::read_to_string(path).ok(),
-            });
+        let url = source.database.as_ref().and_then(url_at);
         if let Some(url) = url.filter(|_| source.kind == SourceKind::Mongodb) {
             sources = sources.with_mongodb(name, &url);
         }
@@ -94,14 +88,29 @@ fn with_reindex(settings: &Settings, mut sources: Sources) -> Sources {
     sources
 }
 
-/// Returns the location of a header's text; `None` if it is a variable that is not set.
+/// Returns the location of a header's text; `None` if it is a variable that is not set, or empty.
 fn text(location: &SecretLocation) -> Option<SecretSource> {
     match location {
         SecretLocation::Variable(variable) | SecretLocation::Bound(variable) => {
-            std::env::var(variable).ok().map(SecretSource::Text)
+            let text = std::env::var(variable).ok()?;
+            filled(&text).map(SecretSource::Text)
         }
         SecretLocation::File(path) => Some(SecretSource::File(PathBuf::from(path))),
     }
+}
+
+/// Returns the URL at a location; `None` if it is missing or empty.
+fn url_at(location: &SecretLocation) -> Option<String> {
+    match text(location)? {
+        SecretSource::Text(url) => Some(url),
+        SecretSource::File(path) => filled(&std::fs::read_to_string(path).ok()?),
+    }
+}
+
+/// Returns a secret's text as jobs read it, without the line's end behind it.
+fn filled(text: &str) -> Option<String> {
+    let text = text.trim();
+    (!text.is_empty()).then(|| text.to_owned())
 }
 
 fn access(server: &PrometheusServer) -> anyhow::Result<Access> {
@@ -171,4 +180,24 @@ fn read(key: &str, path: &str) -> anyhow::Result<String> {
         .with_context(|| format!("{key}: the file {path} cannot be read"))?;
     anyhow::ensure!(!text.trim().is_empty(), "{key}: the file {path} is empty");
     Ok(text.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_in_a_file_ends_before_the_end_of_its_line() {
+        let path = std::env::temp_dir().join(format!("flyball-url-{}", std::process::id()));
+        let location = SecretLocation::File(path.to_str().unwrap().to_owned());
+        let read = |text: &str| {
+            std::fs::write(&path, text).unwrap();
+            url_at(&location)
+        };
+        let found = read("mongodb://host/?replicaSet=rs0\n");
+        let empty = read(" \n");
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(found.as_deref(), Some("mongodb://host/?replicaSet=rs0"));
+        assert_eq!((empty, url_at(&location)), (None, None));
+    }
 }
