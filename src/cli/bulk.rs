@@ -98,20 +98,24 @@ impl Bulk {
         if jobs == 0 {
             return error.into();
         }
-        let rest = match error.is_unsure() {
-            true => "it is not known whether more were",
-            false => "the rest was not",
-        };
-        let part = format!("{} {done}, {rest}", told(Count { jobs, more: false }));
-        match self.limit {
-            // The same command would change as many more.
-            Some(_) => {
-                let why = exit::message(&error.into());
-                CliError::Partly(format!("{part}: {why}")).into()
-            }
-            None => anyhow::Error::new(error).context(part),
-        }
+        let part = format!("{} {done}", told(Count { jobs, more: false }));
+        broken_off(error, &part, self.limit.is_some())
     }
+}
+
+/// Returns the error of a batch behind those that have changed `part`. A command with a limit would
+/// change as many more.
+pub(super) fn broken_off(error: Error, part: &str, has_limit: bool) -> anyhow::Error {
+    let rest = match error.is_unsure() {
+        true => "it is not known whether more were",
+        false => "the rest was not",
+    };
+    let part = format!("{part}, {rest}");
+    if has_limit {
+        let why = exit::message(&error.into());
+        return CliError::Partly(format!("{part}: {why}")).into();
+    }
+    anyhow::Error::new(error).context(part)
 }
 
 /// Returns a number of jobs for people, such as `1 job` or `10000+ jobs`.
@@ -127,7 +131,7 @@ mod tests {
     use super::*;
 
     /// Returns the error of a change whose second batch finds no database.
-    async fn broken_off(limit: Option<i64>) -> anyhow::Error {
+    async fn second_batch_fails(limit: Option<i64>) -> anyhow::Error {
         let bulk = Bulk {
             yes: true,
             dry_run: false,
@@ -158,8 +162,8 @@ mod tests {
     async fn a_change_that_breaks_off_says_what_it_has_changed() {
         let words = "2000 jobs discarded, it is not known whether more were: ";
 
-        let all = broken_off(None).await;
-        let some = broken_off(Some(5000)).await;
+        let all = second_batch_fails(None).await;
+        let some = second_batch_fails(Some(5000)).await;
 
         for error in [&all, &some] {
             let told = exit::message(error);

@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use serde_json::json;
 use tokio::sync::mpsc;
 
+use super::bulk::broken_off;
 use super::exit::CliError;
 use super::output::{say, tell};
 use super::signed::AuditArgs;
@@ -152,7 +153,12 @@ async fn requeue_unsent(
             .unwrap_or(REQUEUED_PER_STEP)
             .min(REQUEUED_PER_STEP);
         let signature = signed.signature();
-        let requeued = deliveries.requeue_unsent(name, step, &signature).await?;
+        let requeued = match deliveries.requeue_unsent(name, step, &signature).await {
+            Err(error) if jobs > 0 => {
+                return Err(broken_off(error, &again(jobs, name), limit.is_some()));
+            }
+            requeued => requeued?,
+        };
         jobs += requeued.jobs;
         let is_full = limit.is_some_and(|limit| jobs >= u64::from(limit));
         if !requeued.more || requeued.jobs == 0 || is_full {
