@@ -31,7 +31,8 @@ pub struct KnobsFile {
 
 impl KnobsFile {
     /// Reads every `*.toml` of a directory, in the order of their names. A directory that does not
-    /// exist has none; a link that leads nowhere is refused.
+    /// exist has none; a link that leads nowhere is refused. Hidden files are those of editors and
+    /// of file systems, and are left out.
     pub fn read_dir(dir: &Path) -> Result<Vec<Self>, FileError> {
         let whole = |file: &Path, reason: String| FileProblem {
             file: file.display().to_string(),
@@ -58,8 +59,10 @@ impl KnobsFile {
             .filter_map(|entry| Some(entry.ok()?.path()))
             .collect();
         paths.retain(|path| {
-            path.extension()
-                .is_some_and(|extension| extension == "toml")
+            let name = path.file_name().unwrap_or_default();
+            let is_hidden = name.as_encoded_bytes().starts_with(b".");
+            let extension = path.extension();
+            !is_hidden && extension.is_some_and(|extension| extension == "toml")
         });
         paths.sort();
         let (mut files, mut problems) = (Vec::new(), Vec::new());

@@ -110,6 +110,21 @@ fn a_directory_that_does_not_exist_has_no_files() {
 }
 
 #[test]
+fn files_of_editors_and_of_file_systems_are_left_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    std::fs::write(at("mail.toml"), "[knobs]\nrps = 1\n").unwrap();
+    std::fs::write(at("._mail.toml"), b"\x00\x05\x16\x07").unwrap();
+    // Emacs links the file that it edits to the name of its process.
+    std::os::unix::fs::symlink("ann@host.1", at(".#mail.toml")).unwrap();
+
+    let files = KnobsFile::read_dir(folder.path()).unwrap();
+
+    assert_eq!(files.len(), 1);
+    assert_eq!(files[0].name.as_str(), "mail");
+}
+
+#[test]
 fn refusals_are_as_pinned() {
     let cases = [
         "",
