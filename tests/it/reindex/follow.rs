@@ -160,6 +160,22 @@ impl Sink for Index {
     }
 }
 
+/// An index that never answers, as if a document killed the worker.
+struct DeadlyIndex;
+
+impl Sink for DeadlyIndex {
+    fn prepare(&self) -> BoxFuture<'_, Result<(), WriteError>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn write<'a>(
+        &'a self,
+        _: &'a [Document],
+    ) -> BoxFuture<'a, Result<Vec<WriteOutcome>, WriteError>> {
+        Box::pin(std::future::pending())
+    }
+}
+
 fn document(id: &str, action: Action) -> Document {
     Document {
         key: Arc::from([id.to_owned()]),
@@ -190,6 +206,26 @@ async fn attempt(
     on_bad_document: &str,
     on_lost_changes: &str,
 ) -> (Outcome, usize) {
+    let index = Arc::new(Index::default());
+    let attempt = copy(
+        source,
+        index.clone(),
+        hands,
+        on_bad_document,
+        on_lost_changes,
+    );
+    let outcome = tokio::time::timeout(SOON, attempt).await.unwrap();
+    (outcome, index.published.load(Ordering::SeqCst))
+}
+
+/// Runs one attempt into this index.
+async fn copy(
+    source: impl DocumentSource,
+    sink: Arc<dyn Sink>,
+    hands: &Hands,
+    on_bad_document: &str,
+    on_lost_changes: &str,
+) -> Outcome {
     let job = job(json!({
         "source": {"type": "mongodb", "url_env": "REINDEX_DATABASE_X", "collection": "shop.articles", "follow": true,
             "on_lost_changes": on_lost_changes},
@@ -201,10 +237,7 @@ async fn attempt(
         ..Catalogue::default()
     };
     let args = Args::parse(&job.args, &free).unwrap();
-    let (index, context) = (Arc::new(Index::default()), hands.context());
-    let attempt = backfill(&job, &context, &args, Arc::new(source), index.clone());
-    let outcome = tokio::time::timeout(SOON, attempt).await.unwrap();
-    (outcome, index.published.load(Ordering::SeqCst))
+    backfill(&job, &hands.context(), &args, Arc::new(source), sink).await
 }
 
 #[tokio::test]
@@ -268,6 +301,23 @@ async fn a_job_whose_source_does_not_answer_does_not_claim_to_follow_it() {
     let ((outcome, _), ()) = tokio::join!(run(source, &hands, "dead_letter"), noted);
 
     assert_eq!(outcome, Outcome::HandedBack);
+}
+
+/// The death of its worker then uses an attempt.
+#[tokio::test]
+async fn an_attempt_that_has_not_stored_a_page_of_changes_leaves_no_checkpoint() {
+    let hands = Hands::at("-1");
+    run(Collection::with(good(), &[]), &hands, "skip").await;
+    let note = hands.note();
+    let source = Collection::with(good(), &["later"]);
+    source.changes.lock().unwrap()[0].documents = vec![document("3", good())];
+
+    let attempt = copy(source, Arc::new(DeadlyIndex), &hands, "skip", "dead_letter");
+    // Real time: a checkpoint is saved at once and then every second.
+    let ended = tokio::time::timeout(Duration::from_millis(1500), attempt).await;
+
+    assert!(ended.is_err());
+    assert_eq!(hands.note(), note);
 }
 
 #[tokio::test]

@@ -32,7 +32,9 @@ impl Backfill<'_> {
     /// reason why the loss of its worker uses no attempt, and a document that kills each worker
     /// would be tried for ever.
     pub(super) fn save(&mut self) {
-        let has_note = self.progress.trouble.is_some() || self.progress.following.is_some();
+        // The lag is told with a page of changes, which may be the one that kills.
+        let has_lag = self.progress.following.is_some() && self.window.is_empty();
+        let has_note = self.progress.trouble.is_some() || has_lag;
         if self.saved.is_none() && !has_note && self.progress.mark == self.resumed_from {
             return;
         }
