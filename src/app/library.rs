@@ -1,6 +1,7 @@
 //! A runner inside a program of your own.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde_json::Value;
 
@@ -9,7 +10,7 @@ use super::start::{self, App};
 use crate::config::Settings;
 use crate::cron::{NewSchedule, Schedules};
 use crate::jobs::{Context, Handler, IntoOutcome, Kinds, Queue, TypedHandler};
-use crate::throttle::{Change, Error, Knobs, Name};
+use crate::throttle::{Change, Error, Knobs, MemoryStore, Name, Store as _};
 
 /// A runner inside a program of your own: it runs your kinds, and keeps schedules, beside the rest
 /// of the program.
@@ -95,7 +96,7 @@ impl Runner {
 
     /// Returns the pools of its settings as last observed.
     #[cfg(feature = "notifications")]
-    pub fn pools(&self) -> Vec<std::sync::Arc<crate::providers::pool::PoolView>> {
+    pub fn pools(&self) -> Vec<Arc<crate::providers::pool::PoolView>> {
         let pools = self.app.account_pools.iter();
         pools
             .map(crate::providers::pool::AccountPool::view)
@@ -278,12 +279,19 @@ impl Builder {
             }
         }
         let mut own = Vec::new();
+        let empty = MemoryStore::new(Arc::new(|| 0));
         for (name, knobs) in &self.throttles {
             let (name, fields) = (
                 Name::or_pattern(name.as_str())?,
                 Knobs::check(knobs).map_err(Error::Invalid)?,
             );
-            own.push((name, seeded(fields)));
+            let change = seeded(fields);
+            // One that an empty store refuses would never be created, and its jobs would wait.
+            if let Err(error) = empty.set(&name, &change).await {
+                let place = format!("the throttle {:?}", name.as_str());
+                return Err(anyhow::Error::new(error).context(place));
+            }
+            own.push((name, change));
         }
         let has_default = own.iter().any(|(name, _)| name.as_str() == Name::DEFAULT);
         if self.brings_default && self.settings.knobs_dir.is_empty() && !has_default {

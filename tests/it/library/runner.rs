@@ -149,6 +149,21 @@ async fn a_runner_that_cannot_be_is_refused_with_the_reason_before_anything_is_t
             .await,
     );
     assert!(error.contains("rsp"), "{error}");
+    for (knob, value, why) in [
+        ("parent", json!("mail"), "is the throttle itself"),
+        ("min", json!(2000), "must be at most max 1000"),
+    ] {
+        let error = reason(
+            unreachable()
+                .throttle("mail", [(knob, value)])
+                .build()
+                .await,
+        );
+        assert!(
+            error.contains("the throttle \"mail\"") && error.contains(why),
+            "{error}"
+        );
+    }
     for name in [String::new(), "x".repeat(129), "a\0b".to_owned()] {
         let nothing = |_: Value, _: Context| std::future::ready(());
         let error = reason(unreachable().kind(name, nothing).build().await);
