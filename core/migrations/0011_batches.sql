@@ -262,6 +262,23 @@ begin
     end if;
     found_state := case when remaining > 0 then 'expanding' else 'running' end;
     update flyball.batch b set state = found_state, paused_by_operators = false, updated_at = now() where b.id = batch_id;
+    -- A producer that has replaced one of them may wait for another one, so this has all of them or
+    -- none, and looks again.
+    for look in 1..100 loop
+        begin
+            perform from flyball.scheduled s
+            where s.job_id = any(array(
+                select m.job_id from flyball.batch_message m where m.batch_id = resume_batch.batch_id and m.resumes_at is not null))
+            for update nowait;
+            exit;
+        exception when lock_not_available then
+            if look = 100 then
+                raise exception using errcode = '40001',
+                    message = format('resume_batch: an open transaction has a message of batch %s; try again', batch_id);
+            end if;
+        end;
+        perform pg_sleep(0.01);
+    end loop;
     -- One of them may have got another time since.
     update flyball.scheduled s
     set (run_at, turn) = (

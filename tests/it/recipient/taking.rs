@@ -368,3 +368,48 @@ async fn a_planner_that_has_a_message_is_waited_for_and_its_message_is_planned_i
     assert!(waited.unplanned.is_empty());
     assert_eq!(waited.planned[0].plan, MessagePlan::Send);
 }
+
+/// A producer that replaces several messages may wait for another one of the batch.
+#[tokio::test]
+async fn a_batch_of_which_a_producer_has_a_message_is_resumed_as_a_whole_when_that_is_free() {
+    let gates = GatesFixture::new("").await;
+    let ids = gates.send_many(2).await;
+    let pool = gates.fixture.database.pool();
+    let batch: i64 = sqlx::query_scalar(
+        "with made as (
+            insert into flyball.batch (tenant, module, state, pool, priority, recipients, messages)
+            values ('', '', 'running', 'own', 2, 2, '[]') returning id
+         ),
+         joined as (insert into flyball.batch_message (job_id, batch_id) select unnest($1::bigint[]), id from made)
+         select id from made",
+    )
+    .bind(&ids)
+    .fetch_one(pool)
+    .await
+    .unwrap();
+    let paused = sqlx::query("select flyball.pause_batch(null, $1)").bind(batch);
+    paused.execute(pool).await.unwrap();
+    let takes = "select flyball.take_waiting($1)";
+    let mut producer = pool.begin().await.unwrap();
+    let taken = sqlx::query(takes).bind(ids[1]);
+    taken.execute(&mut *producer).await.unwrap();
+
+    let resumes = async {
+        let resumed = sqlx::query_scalar("select flyball.resume_batch(null, $1)").bind(batch);
+        let state: String = resumed.fetch_one(pool).await.unwrap();
+        state
+    };
+    let takes_more = async {
+        // Real time: meanwhile the other session looks at both.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let taken = sqlx::query(takes).bind(ids[0]);
+        taken.execute(&mut *producer).await.unwrap();
+        producer.rollback().await.unwrap();
+    };
+    let (resumed, ()) = tokio::join!(resumes, takes_more);
+
+    assert_eq!(resumed, "running");
+    let aside =
+        "select count(*) from flyball.scheduled where run_at > now() + interval '3000 days'";
+    assert_eq!(gates.count(aside).await, 0);
+}
