@@ -690,9 +690,9 @@ declare
     lane_key     constant text := flyball.message_key(kind, key, owner_tenant);
     lane         bigint := flyball.lane_of(throttle, lane_key);
     -- The lane in which a message of a tenant waits, unless the entry point took its slot.
-    waiting_lane constant bigint := case when kind = 'notification' and owner_tenant <> '' and not admitted
+    waiting_lane bigint := case when kind = 'notification' and owner_tenant <> '' and not admitted
         then flyball.lane_of(flyball.admission_throttle(owner_tenant), module) end;
-    target_lane  constant bigint := coalesce(waiting_lane, lane);
+    target_lane  bigint := coalesce(waiting_lane, lane);
     due_at       timestamptz := coalesce(now() + debounce, run_at);
     digest       bytea;
     until        timestamptz := now() + unique_for;
@@ -785,6 +785,12 @@ begin
         select o.* into job from flyball.job o where o.id = job_id;
         if flyball.needs_plan(job.kind, job.args) then
             perform flyball.give_back_replaced(job);
+        end if;
+        -- The entry point gives back the slot of a duplicate, so the new message waits where the
+        -- old one did.
+        if admitted and kind = 'notification' and owner_tenant <> '' and taken.lane_id = job.admission_lane then
+            waiting_lane := flyball.lane_of(flyball.admission_throttle(owner_tenant), module);
+            target_lane := waiting_lane;
         end if;
         if job.lane_id <> lane and awaited is null and (due_at is null or due_at <= now()) then
             backlog := flyball.check_backlog(entry_point, throttle, key, lane, 1);

@@ -2,6 +2,7 @@
 
 use flyball::throttle::admission::TenantLimits;
 use reqwest::{Method, StatusCode};
+use serde_json::Value;
 
 use super::admission::*;
 use crate::support::eventually;
@@ -133,4 +134,44 @@ async fn ten_thousand_messages_may_be_pending_and_the_next_is_refused() {
     .await;
     let full = served.send("web", &message(10_001)).await;
     assert_eq!(full.status(), StatusCode::SERVICE_UNAVAILABLE);
+}
+
+/// A tenant with two modules would send without any limit otherwise.
+#[tokio::test]
+async fn a_message_that_is_merged_with_one_that_waits_waits_as_well() {
+    let served = at_its_limit().await;
+    let knobs = "insert into flyball.knobs (throttle, fields) values ('mail', '{\"over_limit\": \"merge\"}')
+        on conflict (throttle) do update set fields = excluded.fields";
+    sqlx::query(knobs)
+        .execute(&served.server.queue.pool)
+        .await
+        .unwrap();
+    let keyed = |n: usize| {
+        let mut message = message(n);
+        message["unique_key"] = "offer".into();
+        message
+    };
+    let waiting = served.send("web", &keyed(1)).await;
+    assert_eq!(waiting.status(), StatusCode::TOO_MANY_REQUESTS);
+
+    let merged = served.send("shop", &keyed(2)).await;
+
+    assert_eq!(merged.status(), StatusCode::OK);
+    let body: Value = merged.json().await.unwrap();
+    let location = header(&waiting, "location");
+    assert_eq!(
+        location,
+        format!("/api/v1/notifications/{}", body["id"]),
+        "it took the place of the one that waited"
+    );
+    // It waits for the limits of the module that sent it last, which has a slot.
+    let waits =
+        "select count(*) from flyball.ready where lane_id = flyball.lane_of('notify:acme', 'shop')";
+    assert_eq!(served.count(waits).await, 1);
+    let worker = served.deliver(2).await;
+    let told = served
+        .ask("shop", Method::GET, "/api/v1/notifications")
+        .await;
+    assert_eq!(limits_of(&told)[3], "0", "it used the slot");
+    worker.stop().await;
 }
