@@ -4,6 +4,7 @@
 //! Nothing is claimed here and no permit is needed: the jobs only change lanes. A lane is asked for
 //! as in the dispatcher, so shares, exact waits and live knobs are the same.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -159,17 +160,26 @@ async fn release_granted(
 }
 
 /// Releases critical messages at once, as far as the tenant's limit of them allows. They count in
-/// the tenant's windows like all others.
+/// the tenant's windows like all others. A limit that has refused one is not asked for the tenant's
+/// other modules: it would be asked for thousands of them ten times a second.
 async fn release_urgent(shared: &WorkerContext, busy: &[(i64, Name, String)]) -> Result<(), Error> {
     let lanes: Vec<i64> = busy.iter().map(|(lane, ..)| *lane).collect();
     let urgent = bounded(shared, shared.queue.urgent_in(&lanes)).await?;
+    let senders: HashMap<i64, (&Name, &str)> = busy
+        .iter()
+        .map(|(lane, throttle, module)| (*lane, (throttle, module.as_str())))
+        .collect();
+    let mut used_up: HashSet<Name> = HashSet::new();
     for (lane, jobs) in urgent {
-        let Some((_, throttle, module)) = busy.iter().find(|(id, ..)| *id == lane) else {
+        let Some((throttle, module)) = senders.get(&lane).copied() else {
             continue;
         };
         let Some(limit) = tenant_of(throttle.as_str()).and_then(critical_throttle_of) else {
             continue;
         };
+        if used_up.contains(&limit) {
+            continue;
+        }
         let ask = AcquireRequest {
             throttle: limit.clone(),
             lanes: vec![LaneRequest {
@@ -184,6 +194,9 @@ async fn release_urgent(shared: &WorkerContext, busy: &[(i64, Name, String)]) ->
             false => jobs as u32,
             true => answer.lanes.first().map_or(0, |lane| lane.granted),
         };
+        if granted < jobs as u32 {
+            used_up.insert(limit.clone());
+        }
         if granted == 0 {
             continue;
         }
@@ -193,7 +206,7 @@ async fn release_urgent(shared: &WorkerContext, busy: &[(i64, Name, String)]) ->
         if !answer.is_decided() {
             continue;
         }
-        let charge = [(module.as_str(), f64::from(went))];
+        let charge = [(module, f64::from(went))];
         let left = [("", -f64::from(granted - went))];
         for (name, tokens) in [(throttle, &charge), (&limit, &left)] {
             if tokens[0].1 != 0.0

@@ -6,6 +6,7 @@ use flyball::jobs::{CancelAnswer, Job, NewJob, Outcome, State};
 use flyball::throttle::Name;
 use serde_json::json;
 use std::sync::Mutex;
+use std::time::Instant;
 
 use super::fixture::{SOON, WorkerFixture, quick};
 use crate::support::eventually;
@@ -183,6 +184,26 @@ async fn critical_ones_go_at_once_and_count_and_have_a_limit_of_their_own() {
     let urgent: Vec<i64> = critical[..5].to_vec();
     assert!(urgent.iter().all(|id| ran.contains(id)));
     assert_eq!(tenants.left("web").await, (93.0, 0.0));
+    worker.stop().await;
+}
+
+#[tokio::test]
+async fn a_limit_of_critical_messages_is_not_asked_for_each_module_of_its_tenant() {
+    let tenants = Tenants::new(STOPPED).await;
+    for n in 0..300 {
+        tenants.send(&format!("m{n}"), 0, 1).await;
+    }
+    let begun = Instant::now();
+    let worker = tenants.fixture.worker(quick()).await;
+    tenants.until_ran(5).await;
+
+    let refusals = &tenants.fixture.refusals;
+    refusals.again("notify-critical:acme", "").await;
+
+    let refused = refusals.count("notify-critical:acme", "");
+    // Real time: 20 ms pass between two turns at least, and each is refused once.
+    let turns = begun.elapsed().as_millis() as usize / 20 + 1;
+    assert!(refused <= turns, "{refused} refusals in {turns} turns");
     worker.stop().await;
 }
 

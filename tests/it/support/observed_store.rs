@@ -98,6 +98,15 @@ impl Refusals {
         Arc::new(observed)
     }
 
+    /// Returns the number of asks for a lane that were refused so far.
+    pub fn count(&self, throttle: &str, key: &str) -> usize {
+        let counts = self.counts.lock().expect("the counts");
+        let of_lane = counts
+            .iter()
+            .filter(|(asked, _)| &*asked.1 == throttle && &*asked.2 == key);
+        of_lane.map(|(_, count)| count).sum()
+    }
+
     /// Waits until a worker has been refused the lane twice more. It sent the second ask after this
     /// call, so a job that it could begin by now has begun.
     pub async fn again(&self, throttle: &str, key: &str) {
