@@ -74,6 +74,13 @@ pub fn is_of_admission(throttle: &str) -> bool {
     beginnings.iter().any(|one| throttle.starts_with(one))
 }
 
+/// Returns true for a throttle that counts messages and not what runs: nobody reports the end of
+/// what it grants, so a limit of concurrency would limit nothing.
+pub fn counts_messages(throttle: &str) -> bool {
+    let beginnings = [ADMISSION, CRITICAL, CHANNELS];
+    beginnings.iter().any(|one| throttle.starts_with(one))
+}
+
 /// The tenant of a throttle that admits messages.
 pub fn tenant_of(throttle: &str) -> Option<&str> {
     throttle.strip_prefix(ADMISSION)

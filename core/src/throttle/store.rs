@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 
+use super::admission::counts_messages;
 use super::missing::{create_it, no_throttle};
 use super::rolling_window::WindowUsage;
 use super::rules::{KnobProblem, paused_pattern};
@@ -93,6 +94,33 @@ impl Change {
         match paused_pattern(throttle, &self.fields) {
             Some(problem) if !self.restores => Err(Error::Invalid(vec![problem])),
             _ => Ok(()),
+        }
+    }
+
+    /// Refuses a limit of concurrency where nothing runs. One that was set before is restored as it
+    /// was.
+    pub(super) fn check_concurrency(&self, throttle: &Name) -> Result<(), Error> {
+        if self.restores || !counts_messages(throttle.as_str()) {
+            return Ok(());
+        }
+        let limits = |field: &&str| {
+            let text = self.fields.get(*field).and_then(Option::as_deref);
+            text.is_some_and(|text| !matches!(text, "" | "-1"))
+        };
+        let problems: Vec<KnobProblem> = ["concurrency", "key_concurrency"]
+            .into_iter()
+            .filter(limits)
+            .map(|field| KnobProblem {
+                field: field.to_owned(),
+                message: format!(
+                    "must be -1: {throttle} limits messages, none of which runs there; set \
+                     windows or key_windows, or pause it"
+                ),
+            })
+            .collect();
+        match problems.is_empty() {
+            true => Ok(()),
+            false => Err(Error::Invalid(problems)),
         }
     }
 }

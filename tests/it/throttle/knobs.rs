@@ -14,6 +14,7 @@ laws! {
     seeding_writes_what_is_absent_and_never_a_live_edit,
     names_are_known_in_order,
     a_new_throttle_is_not_named_like_the_state_of_a_key,
+    where_nothing_runs_no_limit_of_concurrency_is_set,
 }
 
 async fn setting_writes_the_three_together_and_counts(world: World) {
@@ -334,6 +335,35 @@ async fn a_new_throttle_is_not_named_like_the_state_of_a_key(world: World) {
         ..knobs
     };
     world.store.set(&taken, &restored).await.unwrap();
+}
+
+async fn where_nothing_runs_no_limit_of_concurrency_is_set(world: World) {
+    let limits = [("concurrency", "0"), ("key_concurrency", "3")];
+    for throttle in ["notify:acme", "notify-critical:acme", "ws:acme"] {
+        let knobs = change(&[("windows", "5/60")]);
+        world.store.set(&name(throttle), &knobs).await.unwrap();
+
+        let refused = world.store.set(&name(throttle), &change(&limits)).await;
+
+        let Err(Error::Invalid(problems)) = refused else {
+            panic!("{refused:?}")
+        };
+        let fields: Vec<&str> = problems.iter().map(|one| one.field.as_str()).collect();
+        assert_eq!(fields, ["concurrency", "key_concurrency"]);
+        assert!(problems[0].message.contains("windows"), "{problems:?}");
+        assert_eq!(world.status(throttle).await.knobs.concurrency, None);
+        let none = change(&[("concurrency", "-1")]);
+        world.store.set(&name(throttle), &none).await.unwrap();
+        // What was recorded is restored as it was.
+        let restored = Change {
+            restores: true,
+            ..change(&limits)
+        };
+        world.store.set(&name(throttle), &restored).await.unwrap();
+    }
+    let connections = change(&limits[..1]);
+    let open = name("ws-connections:acme");
+    world.store.set(&open, &connections).await.unwrap();
 }
 
 #[tokio::test]

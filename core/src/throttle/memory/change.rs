@@ -16,6 +16,7 @@ impl MemoryStore {
     ) -> Result<(Option<Status>, Status), Error> {
         change.check_parent(name)?;
         change.check_pause(name)?;
+        change.check_concurrency(name)?;
         let stands = throttles.get(name).cloned().unwrap_or_default();
         let exists = !stands.raw.is_empty();
         if !exists && !change.create {

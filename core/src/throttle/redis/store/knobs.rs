@@ -24,6 +24,7 @@ impl RedisStore {
     ) -> Result<(Option<Status>, Status), Error> {
         change.check_parent(throttle)?;
         change.check_pause(throttle)?;
+        change.check_concurrency(throttle)?;
         self.check_tags(throttle, change)?;
         // A throttle that was made before names were checked is turned like any other.
         if change.create
