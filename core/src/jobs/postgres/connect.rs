@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use sqlx::PgPool;
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::depth_cache::DepthCache;
+use super::tenant_turns::TenantTurns;
 use crate::jobs::activity::Activity;
 use crate::jobs::{ClaimedDays, Error, SecretKeys};
 use crate::postgres::{Access, Db, Pooler, Replica, connect_options, refuse_hidden_pooler};
@@ -45,6 +47,8 @@ pub struct Queue {
     pub(super) keys: Arc<SecretKeys>,
     /// The replica for reads that may be some seconds old.
     pub(super) replica: Option<Replica>,
+    /// The turns of tenants that enqueue.
+    pub(super) tenant_turns: Arc<TenantTurns>,
 }
 
 impl Queue {
@@ -56,6 +60,7 @@ impl Queue {
                 .pool()
                 .clone()
         });
+        let connections = pool.pool().options().get_max_connections();
         Self {
             lifeline: pool.apart(LIFELINES, LIFELINE_TIMEOUT),
             pool,
@@ -65,6 +70,7 @@ impl Queue {
             activity: Arc::default(),
             keys: Arc::default(),
             replica: None,
+            tenant_turns: Arc::new(TenantTurns::new(connections)),
         }
     }
 
@@ -115,6 +121,12 @@ impl Queue {
     /// mention.
     pub async fn refuse_hidden_pooler(&self) -> Result<(), Error> {
         Ok(refuse_hidden_pooler(&self.pool).await?)
+    }
+
+    /// Waits until a tenant may enqueue, and lets it until the turn is dropped; `None` for callers
+    /// without a tenant, who need none.
+    pub(crate) async fn tenant_turn(&self, tenant: &str) -> Option<OwnedSemaphorePermit> {
+        self.tenant_turns.enter(tenant).await
     }
 
     /// Returns true if Postgres answers.

@@ -8,9 +8,14 @@ use reqwest::{Method, Response, StatusCode};
 use serde_json::Value;
 
 use super::admission::{
-    AdmissionServer, admission_server, assert_body_of_a_full_queue, at_its_limit, header,
+    AdmissionServer, SOON, admission_server, assert_body_of_a_full_queue, at_its_limit, header,
     limits_of, message,
 };
+use crate::support::eventually;
+
+/// Counts the sessions that wait for a lock.
+const BLOCKED: &str = "select count(*) from pg_stat_activity
+    where datname = current_database() and wait_event_type = 'Lock'";
 
 /// Sends messages with these numbers at once.
 async fn at_once(served: &AdmissionServer, numbers: std::ops::Range<usize>) -> Vec<Response> {
@@ -138,4 +143,40 @@ async fn a_repeat_among_messages_beyond_the_limit_is_known_and_takes_no_slot() {
         .ask("web", Method::GET, "/api/v1/notifications")
         .await;
     assert_eq!(limits_of(&answer)[1], "99", "repeats take no slot");
+}
+
+#[tokio::test]
+async fn requests_that_wait_for_an_open_transaction_leave_connections_to_other_tenants() {
+    let served = admission_server(TenantLimits::default()).await;
+    let pool = served.server.database.pool();
+    let mut open = pool.begin().await.unwrap();
+    sqlx::raw_sql(
+        r#"select flyball.as_tenant('acme', 'web');
+        select flyball.notify('mail', '{"channel": "email", "to": "a@b.c", "body": "x"}', unique_key => 'held')"#,
+    )
+    .execute(&mut *open)
+    .await
+    .unwrap();
+    let keyed = |n: usize| {
+        let mut body = message(n);
+        body["unique_key"] = "held".into();
+        body
+    };
+    let bodies: Vec<Value> = (0..20).map(keyed).collect();
+    let waiting =
+        futures_util::future::join_all(bodies.iter().map(|body| served.send("web", body)));
+
+    let of_another = async {
+        eventually("half of the connections wait", SOON, || async {
+            let blocked: i64 = sqlx::query_scalar(BLOCKED).fetch_one(pool).await.unwrap();
+            (blocked >= 3).then_some(())
+        })
+        .await;
+        let sent = served.send("else", &message(0)).await;
+        open.rollback().await.unwrap();
+        sent
+    };
+
+    let (_, sent) = tokio::join!(waiting, of_another);
+    assert_eq!(sent.status(), StatusCode::ACCEPTED);
 }
