@@ -5,6 +5,7 @@
 //! the journals for listeners.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -43,6 +44,11 @@ const KEYS_REST: Duration = Duration::from_secs(3);
 const KEYS_THROTTLES_MAX: usize = 100;
 /// The most throttles in which keys are searched for concurrently.
 const KEY_CONCURRENCY: usize = 2;
+/// The longest wait for a count. A server that vanished in the middle of a statement is noticed by
+/// the system after a quarter of an hour only, and one that stands still never.
+const COUNT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The longest time of one search for keys in all throttles, and of one read of the journals.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(30);
 /// The longest wait of a tick for the journal; after it the previous state is used.
 const JOURNAL_TIMEOUT: Duration = Duration::from_millis(600);
 /// The keys that hold jobs back, by throttle.
@@ -329,14 +335,28 @@ fn tick_throttle(measured: &Measured, now: Timestamp) -> TickThrottle {
     }
 }
 
+/// Waits for one of the counts; fails with the reason.
+async fn counted<T, E: Display>(
+    limit: Duration,
+    read: impl Future<Output = Result<T, E>>,
+) -> Result<T, String> {
+    match timeout(limit, read).await {
+        Ok(read) => read.map_err(|error| error.to_string()),
+        Err(_) => Err(format!(
+            "Postgres did not answer within {} s",
+            limit.as_secs()
+        )),
+    }
+}
+
 async fn count_at_leisure(deps: &Deps, counts: &ArcSwap<Counts>) {
     let mut is_lost = false;
+    let depths = |queue: Queue| async move { queue.depths().await };
     loop {
         let (depths, failing, status) = tokio::join!(
-            deps.queue
-                .read_lagging(|queue| async move { queue.depths().await }),
-            deps.queue.workers_and_failing(),
-            deps.queue.status()
+            counted(COUNT_TIMEOUT, deps.queue.read_lagging(depths)),
+            counted(COUNT_TIMEOUT, deps.queue.workers_and_failing()),
+            counted(COUNT_TIMEOUT, deps.queue.status())
         );
         match (depths, failing, status) {
             (Ok(depths), Ok((workers, failing)), Ok(status)) => {
@@ -356,8 +376,7 @@ async fn count_at_leisure(deps: &Deps, counts: &ArcSwap<Counts>) {
                 let last = counts.load().failed(&status, is_disk_full(Instant::now()));
                 counts.store(Arc::new(last));
                 if !is_lost {
-                    let error = depths.err().or(failing.err()).or(status.err());
-                    let reason = error.map(|error| error.to_string());
+                    let reason = depths.err().or(failing.err()).or(status.err());
                     tracing::warn!(
                         reason = reason.unwrap_or_default(),
                         "jobs cannot be counted; the last count is shown"
@@ -400,10 +419,14 @@ async fn look_at_keys(deps: &Deps, counts: &ArcSwap<Counts>, held: &ArcSwap<Held
                 .flatten()?;
             Some((name.to_string(), found))
         });
-        let found: Vec<_> = stream::iter(looks)
-            .buffer_unordered(KEY_CONCURRENCY)
-            .collect()
-            .await;
+        let found: Vec<_> = timeout(
+            LOOK_TIMEOUT,
+            stream::iter(looks)
+                .buffer_unordered(KEY_CONCURRENCY)
+                .collect(),
+        )
+        .await
+        .unwrap_or_default();
         held.store(Arc::new(found.into_iter().flatten().collect()));
     }
 }
@@ -421,11 +444,16 @@ async fn follow_for_listeners(deps: &Deps) {
             seen = SeenIds::default();
             continue;
         }
-        let (decisions, failures, audit) = tokio::join!(
-            deps.decisions.recent(None, FOLLOWED_MAX),
-            deps.queue.read_lagging(failures),
-            deps.queue.read_lagging(audit),
-        );
+        let read = async {
+            tokio::join!(
+                deps.decisions.recent(None, FOLLOWED_MAX),
+                deps.queue.read_lagging(failures),
+                deps.queue.read_lagging(audit),
+            )
+        };
+        let Ok((decisions, failures, audit)) = timeout(LOOK_TIMEOUT, read).await else {
+            continue;
+        };
         // A client that joined a moment ago has read the journals itself and missed the events
         // between its read and this one.
         let lately = clock::now() - FIRST_LOOK;
@@ -456,6 +484,22 @@ async fn follow_for_listeners(deps: &Deps) {
 mod tests {
     use super::*;
     use crate::api::stream::live::TICK_THROTTLES_MAX;
+
+    #[tokio::test]
+    async fn a_count_that_nobody_answers_fails_with_the_reason() {
+        let unanswered = std::future::pending::<Result<(), String>>();
+        assert_eq!(
+            counted(Duration::ZERO, unanswered).await,
+            Err("Postgres did not answer within 0 s".to_owned())
+        );
+        let refused = async { Err::<(), _>("refused") };
+        assert_eq!(
+            counted(COUNT_TIMEOUT, refused).await,
+            Err("refused".to_owned())
+        );
+        let read = async { Ok::<_, String>(3) };
+        assert_eq!(counted(COUNT_TIMEOUT, read).await, Ok(3));
+    }
 
     #[test]
     fn counts_that_fail_alone_are_no_want_of_writes() {
