@@ -11,7 +11,7 @@ use utoipa::openapi::OpenApi;
 
 use super::gates::accounts::MessageAccounts;
 use super::gateway::state::GatewayState;
-use super::health::Draining;
+use super::health::{Draining, StoresCheck};
 use super::http::auth::{AuthToken, Authenticator};
 use super::http::gate::Gate;
 use super::http::jwt::authenticate::JwtAuth;
@@ -119,6 +119,7 @@ struct ApiParts {
     pools: Arc<Pools>,
     deliveries: Deliveries,
     recipients: RecipientProfiles,
+    stores: StoresCheck,
     gates: Gates,
     live: Live,
     metrics: HttpMetrics,
@@ -207,6 +208,7 @@ impl ApiState {
             auth,
             gate,
             recipients: RecipientProfiles::new(deps.queue.pool.clone()),
+            stores: StoresCheck::new(deps.queue.clone(), deps.throttles.clone()),
             queue: deps.queue,
             remote: deps.remote,
             store: deps.throttles,
@@ -272,6 +274,7 @@ parts! {
     Arc<Pools> = pools,
     Deliveries = deliveries,
     RecipientProfiles = recipients,
+    StoresCheck = stores,
     Gates = gates,
     Live = live,
     HttpMetrics = metrics,

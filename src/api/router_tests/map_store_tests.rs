@@ -9,6 +9,8 @@ pub(super) struct MapStore {
     pub(super) throttles: Mutex<BTreeMap<Name, Status>>,
     pub(super) is_lost: AtomicBool,
     pub(super) panics: AtomicBool,
+    /// The number of checks whether the store takes writes.
+    pub(super) write_checks: AtomicU32,
     /// The number of times that the status of each throttle will come too late.
     pub(super) late: Mutex<BTreeMap<Name, u32>>,
     /// The last report of each throttle.
@@ -104,6 +106,7 @@ impl Store for MapStore {
     }
 
     fn takes_writes(&self) -> BoxFuture<'_, Result<(), throttle::Error>> {
+        self.write_checks.fetch_add(1, Ordering::SeqCst);
         Box::pin(async { self.answers() })
     }
 

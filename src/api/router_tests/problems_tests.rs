@@ -421,6 +421,22 @@ async fn while_postgres_does_not_answer_requests_are_told_to_come_back() {
 }
 
 #[tokio::test]
+async fn calls_of_readyz_that_come_together_share_a_check_of_the_stores() {
+    let fixture = fixture(None).await;
+    let calls = (0..40).map(|_| fixture.get("/readyz").send());
+
+    // Each check waits 200 ms for a connection to Postgres.
+    let answers = futures_util::future::join_all(calls).await;
+
+    for answer in answers {
+        let unready = problem(answer.unwrap(), 503, "not_ready").await;
+        assert_eq!(unready["detail"], "Postgres does not answer within 1 s");
+    }
+    let checks = fixture.map_store.write_checks.load(Ordering::SeqCst);
+    assert!((1..=10).contains(&checks), "{checks} checks");
+}
+
+#[tokio::test]
 async fn a_client_that_refuses_plain_answers_gets_the_status_of_its_request() {
     let fixture = fixture(None).await;
     for refused in ["identity;q=0", "gzip;q=0, *;q=0"] {
