@@ -173,6 +173,7 @@ fn layered(routes: Router<ApiState>, app: ApiState) -> Router {
         .layer(from_fn_with_state(app.clone(), headers::add_limits))
         .layer(from_fn(budget::measure))
         .layer(from_fn(lagging::add_lag))
+        .layer(from_fn(audit::log::to_the_end))
         .layer(CatchPanicLayer::custom(problem::panicked))
         .layer(from_fn(problem::dress))
         .layer(CompressionLayer::new())

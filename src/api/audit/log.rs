@@ -1,8 +1,11 @@
 //! The audit log: the author, the time, the content and the reason of each change.
 
+use std::panic::resume_unwind;
 use std::time::Duration;
 
-use axum::extract::{Query as Pairs, State};
+use axum::extract::{MatchedPath, Query as Pairs, Request, State};
+use axum::middleware::Next;
+use axum::response::Response;
 use axum::{Extension, Json};
 use futures_util::FutureExt as _;
 use serde::Serialize;
@@ -27,6 +30,42 @@ pub struct Audit {
 
 /// The warning with a change whose entry could not be written.
 const UNWRITTEN: &str = "the change was made, but writing it to the audit log failed";
+
+/// The routes whose changes are made first and written to the audit log then. Those of jobs,
+/// messages and recipients write their entries in the transaction of the change.
+const CHANGED_THEN_WRITTEN: [&str; 11] = [
+    "/api/v1/throttles/{name}",
+    "/api/v1/throttles/{name}/pause",
+    "/api/v1/throttles/{name}/resume",
+    "/api/v1/throttles/{name}/keys/{key}/pause",
+    "/api/v1/throttles/{name}/keys/{key}/resume",
+    "/api/v1/crons/{name}",
+    "/api/v1/crons/{name}/run",
+    "/api/v1/crons/{name}/pause",
+    "/api/v1/crons/{name}/resume",
+    "/api/v1/kinds/{name}",
+    "/api/v1/pools/{name}/accounts/{account}/resume",
+];
+
+/// Answers requests for such changes in tasks of their own. A request ends where its client goes
+/// away, and nobody may make a change without an entry by closing the connection in between.
+pub async fn to_the_end(request: Request, next: Next) -> Response {
+    let path = request.extensions().get::<MatchedPath>();
+    let is_change = !request.method().is_safe()
+        && path.is_some_and(|path| CHANGED_THEN_WRITTEN.contains(&path.as_str()));
+    if !is_change {
+        return next.run(request).await;
+    }
+    let answer = next.run(request).in_current_span();
+    match tokio::spawn(answer.boxed()).await {
+        Ok(answer) => answer,
+        Err(ended) => match ended.try_into_panic() {
+            Ok(panic) => resume_unwind(panic),
+            // The runtime is shutting down.
+            Err(_) => std::future::pending().await,
+        },
+    }
+}
 
 /// Writes an entry. A change that is already made is not undone if its entry cannot be written, so
 /// the failure is returned as a warning.
@@ -92,7 +131,43 @@ pub async fn list(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use axum::Router;
+    use axum::body::Body;
+    use axum::middleware::from_fn;
+    use axum::routing::put;
+    use tokio::sync::Notify;
+    use tower_service::Service as _;
+
     use super::*;
+
+    #[tokio::test]
+    async fn a_change_that_has_begun_ends_although_its_client_is_gone() {
+        let (go_on, ended) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let (may_go_on, has_ended) = (go_on.clone(), ended.clone());
+        let change = move || {
+            let (go_on, ended) = (may_go_on.clone(), has_ended.clone());
+            async move {
+                go_on.notified().await;
+                ended.notify_one();
+            }
+        };
+        let mut router: Router = Router::new()
+            .route("/api/v1/kinds/{name}", put(change))
+            .layer(from_fn(to_the_end));
+        let request = axum::http::Request::put("/api/v1/kinds/mail")
+            .body(Body::empty())
+            .unwrap();
+
+        // As a request is dropped whose connection has closed.
+        let dropped = tokio::time::timeout(Duration::ZERO, router.call(request)).await;
+
+        assert!(dropped.is_err());
+        go_on.notify_one();
+        let ended = tokio::time::timeout(Duration::from_secs(30), ended.notified()).await;
+        assert!(ended.is_ok());
+    }
 
     #[tokio::test]
     async fn the_reason_for_a_missing_entry_says_nothing_about_the_change() {
