@@ -40,17 +40,7 @@ pub(super) fn check(settings: &Settings) -> Result<(), config::Error> {
 }
 
 fn filter(settings: &Settings) -> Result<Targets, config::Error> {
-    let mut wanted: Vec<&str> = settings.log.split(',').map(str::trim).collect();
-    wanted.retain(|part| !part.is_empty());
-    let is_quiet = wanted.iter().any(|part| {
-        let quiet = ["off", "error"];
-        quiet.iter().any(|level| part.eq_ignore_ascii_case(level))
-    });
-    // Postgres' notices are logged as info and say nothing that an operator needs.
-    if !settings.log.contains("sqlx") && !is_quiet {
-        wanted.push("sqlx=warn");
-    }
-    wanted.join(",").parse().map_err(|error: ParseError| {
+    targets(&settings.log).map_err(|error| {
         let message = format!(
             "must be error, warn, info, debug, trace, off, or a filter such as flyball=debug,sqlx=warn, not {:?} ({error})",
             settings.log
@@ -59,9 +49,39 @@ fn filter(settings: &Settings) -> Result<Targets, config::Error> {
     })
 }
 
+fn targets(log: &str) -> Result<Targets, ParseError> {
+    let mut wanted: Vec<&str> = log.split(',').map(str::trim).collect();
+    wanted.retain(|part| !part.is_empty());
+    let is_quiet = wanted.iter().any(|part| {
+        let quiet = ["off", "error"];
+        quiet.iter().any(|level| part.eq_ignore_ascii_case(level))
+    });
+    // Postgres' notices are logged as info and say nothing that an operator needs.
+    if !log.contains("sqlx") && !is_quiet {
+        wanted.push("sqlx=warn");
+    }
+    // As traces it writes every frame, with the tokens and messages in it. It has no warnings.
+    wanted.push("tungstenite=warn");
+    wanted.join(",").parse()
+}
+
 #[cfg(test)]
 mod tests {
+    use tracing::Level;
+
     use super::*;
+
+    #[test]
+    fn frames_of_connections_are_logged_at_no_level() {
+        for log in ["trace", "trace,tungstenite=trace", "flyball=trace, trace"] {
+            let targets = targets(log).unwrap();
+            assert!(targets.would_enable("flyball::api", &Level::TRACE), "{log}");
+            for level in [Level::DEBUG, Level::TRACE] {
+                let is_logged = targets.would_enable("tungstenite::protocol", &level);
+                assert!(!is_logged, "{log} {level}");
+            }
+        }
+    }
 
     #[test]
     fn any_text_of_no_color_asks_for_no_colours() {
