@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use jiff_sqlx::Timestamp;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::{begin, events, record};
@@ -49,6 +50,8 @@ pub(super) struct WalkPositions {
     expire: Mutex<HashMap<String, String>>,
     /// The position of the deletion: the last message that it examined.
     pub(super) forget: Mutex<i64>,
+    /// The position of the search for dead messages: the last dead letter that it examined.
+    pub(super) forget_dead: Mutex<(Option<Timestamp>, i64)>,
     /// The position of the sweep: the time, in unix seconds by the clock of Postgres, after which
     /// the next sweep looks for events.
     pub(super) swept_to: Mutex<Option<f64>>,

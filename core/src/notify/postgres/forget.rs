@@ -1,6 +1,5 @@
 //! Retention: deletes old records in bounded steps.
 
-use jiff_sqlx::Timestamp;
 use sqlx::Row;
 
 use super::Deliveries;
@@ -11,6 +10,9 @@ const LOOKED_AT: i64 = 5_000;
 
 /// Most runs of each statement in one round.
 const STEPS_MAX: usize = 100;
+
+/// The same of the search for dead messages among all dead letters.
+const DEAD_STEPS_MAX: usize = 10;
 
 // An id begins with its day, so old messages are a range of ids. Messages with a recent change or
 // with a job are kept.
@@ -109,22 +111,30 @@ impl Deliveries {
         }
         let days = days.min(36_500) as i32;
         let mut forgotten = 0;
-        let mut from: (Option<Timestamp>, i64) = (None, -1);
-        // Dead letters of other kinds are skipped, and may be many.
-        for _ in 0..STEPS_MAX {
+        // Dead letters of other kinds are skipped. They may be many and stay, so the next round goes
+        // on from here, and after the last one begins again.
+        let mut from = *self.places.forget_dead.lock();
+        for _ in 0..DEAD_STEPS_MAX {
             let statement = sqlx::query(FORGET_DEAD_MESSAGES)
                 .bind(days)
                 .bind(LOOKED_AT)
                 .bind(from.0)
                 .bind(from.1);
-            let Some(row) = statement.fetch_optional(&self.db).await? else {
-                break;
-            };
-            forgotten += row.try_get::<i64, _>("deleted")?.unsigned_abs();
-            if row.try_get::<i64, _>("walked")? < LOOKED_AT {
+            let row = statement.fetch_optional(&self.db).await?;
+            let mut walked = 0;
+            if let Some(row) = &row {
+                forgotten += row.try_get::<i64, _>("deleted")?.unsigned_abs();
+                walked = row.try_get("walked")?;
+                from = (Some(row.try_get("died_at")?), row.try_get("job_id")?);
+            }
+            let is_over = walked < LOOKED_AT;
+            if is_over {
+                from = (None, 0);
+            }
+            *self.places.forget_dead.lock() = from;
+            if is_over {
                 break;
             }
-            from = (Some(row.try_get("died_at")?), row.try_get("job_id")?);
         }
         Ok(forgotten)
     }

@@ -60,6 +60,33 @@ async fn what_a_dead_message_says_is_wiped_when_nobody_asked_for_it() {
 }
 
 #[tokio::test]
+async fn dead_messages_behind_many_dead_letters_of_other_kinds_are_found_by_the_next_round() {
+    let (database, queue, deliveries) = store().await;
+    let dead = enqueue_one(&queue, message("ann@example.com")).await;
+    for statement in [
+        "insert into flyball.dead (job_id, lane_id, priority, attempt, cost, died_at)
+        select 2 * i, 1, 1, 1, 1, now() - interval '30 days' from generate_series(1, 52000) as i",
+        "with gone as (delete from flyball.ready returning *)
+        insert into flyball.dead (job_id, lane_id, priority, attempt, cost, died_at)
+        select job_id, lane_id, priority, 1, cost, now() - interval '20 days' from gone",
+    ] {
+        sqlx::query(statement)
+            .execute(database.pool())
+            .await
+            .unwrap();
+    }
+
+    let rounds = [
+        deliveries.forget_dead(14).await.unwrap(),
+        deliveries.forget_dead(14).await.unwrap(),
+    ];
+
+    assert_eq!(rounds, [0, 1]);
+    let args = queue.get(dead).await.unwrap().unwrap().args;
+    assert_eq!(args.get("body"), None);
+}
+
+#[tokio::test]
 async fn a_message_that_waits_beyond_its_deadline_dies_and_runs_again_when_accounts_are_back() {
     let (database, queue, deliveries) = store().await;
     let patient = NewJob::new(
