@@ -34,6 +34,5 @@ pub mod server_frame;
 pub mod service;
 pub mod subscription;
 mod tenant_mark;
-pub mod tenant_queues;
 mod turns;
 mod window_lease;

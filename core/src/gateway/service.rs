@@ -25,11 +25,10 @@ use super::postgres::{
 };
 use super::rates::TenantRates;
 use super::tenant_mark::TenantMark;
-use super::tenant_queues::TenantQueues;
 use super::turns::in_turns;
 use super::window_lease::WindowLease;
 use crate::jobs::{Error, Queue};
-use crate::postgres::Db;
+use crate::postgres::{Db, TenantQueues};
 use crate::service::{Batcher, DueWork, LoopOptions, periodic, periodic_unless_watched};
 use crate::throttle::Store;
 use crate::throttle::admission::{channels_throttle_of, connections_throttle_of};

@@ -2,7 +2,7 @@
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use crate::gateway::tenant_queues::{TenantPlace, TenantQueues};
+use crate::postgres::{TenantPlace, TenantQueues};
 
 /// The permits of frames that read or mark an inbox. There are so few that claims of jobs and the
 /// messages of channels always find connections to Postgres, and a tenant has at most half of them:

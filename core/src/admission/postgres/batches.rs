@@ -294,7 +294,7 @@ impl Batches {
             });
         };
         let messages: Vec<BatchMessage<'_>> = request.jobs.iter().map(BatchMessage::of).collect();
-        let _turn = self.queue.tenant_turn(request.tenant).await;
+        let _place = self.queue.tenant_place(request.tenant).await;
         let row = sqlx::query(ACCEPT_BATCH)
             .bind(request.tenant)
             .bind(request.module)

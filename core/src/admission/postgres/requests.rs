@@ -188,7 +188,7 @@ pub(in crate::admission) async fn accept(
     request: &AcceptRequest<'_>,
 ) -> Result<Acceptance, Error> {
     let job = request.job;
-    let _turn = queue.tenant_turn(request.tenant).await;
+    let _place = queue.tenant_place(request.tenant).await;
     let row = sqlx::query(ACCEPT_MESSAGE)
         .bind(request.tenant)
         .bind(request.module)

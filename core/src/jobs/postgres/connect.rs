@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use sqlx::PgPool;
-use tokio::sync::OwnedSemaphorePermit;
 
 use super::depth_cache::DepthCache;
-use super::tenant_turns::TenantTurns;
 use crate::jobs::activity::Activity;
 use crate::jobs::{ClaimedDays, Error, SecretKeys};
-use crate::postgres::{Access, Db, Pooler, Replica, connect_options, refuse_hidden_pooler};
+use crate::postgres::{
+    Access, Db, Pooler, Replica, TenantPlace, TenantQueues, connect_options, refuse_hidden_pooler,
+};
 
 /// The number of heartbeat connections; two, because one that hangs must not block the next
 /// heartbeat.
@@ -47,8 +47,9 @@ pub struct Queue {
     pub(super) keys: Arc<SecretKeys>,
     /// The replica for reads that may be some seconds old.
     pub(super) replica: Option<Replica>,
-    /// The turns of tenants that enqueue.
-    pub(super) tenant_turns: Arc<TenantTurns>,
+    /// The requests of tenants that enqueue. A producer's open transaction may hold what those of its
+    /// tenant need, such as a unique key, and each of them that waits for it keeps a connection.
+    pub(super) tenant_queues: TenantQueues,
 }
 
 impl Queue {
@@ -70,7 +71,7 @@ impl Queue {
             activity: Arc::default(),
             keys: Arc::default(),
             replica: None,
-            tenant_turns: Arc::new(TenantTurns::new(connections)),
+            tenant_queues: TenantQueues::new(places_of_a_tenant(connections)),
         }
     }
 
@@ -123,14 +124,32 @@ impl Queue {
         Ok(refuse_hidden_pooler(&self.pool).await?)
     }
 
-    /// Waits until a tenant may enqueue, and lets it until the turn is dropped; `None` for callers
-    /// without a tenant, who need none.
-    pub(crate) async fn tenant_turn(&self, tenant: &str) -> Option<OwnedSemaphorePermit> {
-        self.tenant_turns.enter(tenant).await
+    /// Waits until a tenant may enqueue, on half of the connections at most, until the place is
+    /// dropped; `None` for callers without a tenant, who need none.
+    pub(crate) async fn tenant_place(&self, tenant: &str) -> Option<TenantPlace> {
+        match tenant.is_empty() {
+            true => None,
+            false => Some(self.tenant_queues.enter(tenant).await),
+        }
     }
 
     /// Returns true if Postgres answers.
     pub async fn ping(&self) -> bool {
         sqlx::query("select 1").execute(&self.pool).await.is_ok()
+    }
+}
+
+/// Returns the requests of one tenant that enqueue at the same time on so many connections.
+fn places_of_a_tenant(connections: u32) -> usize {
+    (connections as usize / 2).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tenant_has_half_of_the_connections_and_one_at_least() {
+        assert_eq!([5, 2, 1].map(places_of_a_tenant), [2, 1, 1]);
     }
 }

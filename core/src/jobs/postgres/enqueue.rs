@@ -55,7 +55,7 @@ impl Queue {
         }
         let jobs = self.encrypted(jobs, tenant_of(owner))?;
         refuse_unstorable(&jobs)?;
-        let _turn = self.tenant_turn(tenant_of(owner)).await;
+        let _place = self.tenant_place(tenant_of(owner)).await;
         let rows = rows(ENQUEUE_AS, &jobs)
             .bind(owner)
             .bind(module)

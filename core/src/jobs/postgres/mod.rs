@@ -51,7 +51,6 @@ mod rescue;
 pub(crate) mod secrets;
 mod shards;
 mod states;
-mod tenant_turns;
 mod tenants;
 mod unserved;
 mod update;

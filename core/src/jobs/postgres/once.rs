@@ -22,7 +22,7 @@ impl Queue {
     ) -> Result<OnceAnswer, Error> {
         let jobs = self.encrypted(std::slice::from_ref(job), tenant_of(owner))?;
         refuse_unstorable(&jobs)?;
-        let _turn = self.tenant_turn(tenant_of(owner)).await;
+        let _place = self.tenant_place(tenant_of(owner)).await;
         let row = rows(ENQUEUE_ONCE, &jobs)
             .bind(owner)
             .bind(module)

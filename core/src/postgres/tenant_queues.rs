@@ -1,4 +1,4 @@
-//! The requests of each tenant that wait for something that all tenants share.
+//! The requests of each tenant that wait for something that all tenants share, such as connections.
 
 use std::collections::HashMap;
 use std::sync::Arc;
