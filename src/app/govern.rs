@@ -12,7 +12,9 @@ use crate::jobs::postgres::Feedbacks;
 use crate::jobs::{self, Queue};
 use crate::service::Leader;
 use crate::signals::complaints_postgres::{self, PoolExists};
-use crate::signals::{self, Depth, DepthSource, Feedback, FeedbackSource, WorkerFeedback};
+use crate::signals::{
+    self, Depth, DepthSource, Feedback, FeedbackSource, WorkerFeedback, own_database,
+};
 use crate::throttle::{Name, Store};
 
 /// Time without a renewal after which another process may lead.
@@ -30,9 +32,6 @@ const OUT_OF_REACH: Duration = Duration::from_secs(5);
 /// Longest wait of the governor for Postgres, or for a signal from it; the knob is turned in any
 /// case.
 const JOURNAL_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// The name of the database in the reasons for missing readings.
-const DATABASE: &str = "Postgres";
 
 /// Interval of the slow path, which runs the policies that are due.
 const TICK_EVERY: Duration = Duration::from_secs(1);
@@ -87,18 +86,8 @@ fn depth(queue: Queue, throttles: Arc<dyn Store>) -> DepthSource {
         let (queue, throttles) = (queue.clone(), throttles.clone());
         let throttle = throttle.to_owned();
         Box::pin(async move {
-            let depths = tokio::time::timeout(JOURNAL_TIMEOUT, queue.depths()).await;
-            let depths = depths.map_err(|_| signals::Error::TimedOut {
-                url: DATABASE.to_owned(),
-                within_ms: JOURNAL_TIMEOUT.as_millis(),
-            })?;
-            let depths = depths.map_err(|error| {
-                tracing::debug!(%error, "no depth of the queues");
-                signals::Error::Unreachable {
-                    url: DATABASE.to_owned(),
-                    reason: "the depth of the queues cannot be read".to_owned(),
-                }
-            })?;
+            let what = "the depth of the queues";
+            let depths = own_database::read(JOURNAL_TIMEOUT, what, queue.depths()).await?;
             let at = unix_s(depths.at.ok_or(signals::Error::NotCounted)?);
             let of = depths
                 .throttles

@@ -7,14 +7,12 @@ use futures_util::future::BoxFuture;
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
-use super::Error;
 use super::complaints::{ComplaintSource, Complaints, worst};
+use super::{Error, own_database};
 use crate::postgres::Db;
 
 /// Longest wait for the tally.
 const TALLY_TIMEOUT: Duration = Duration::from_millis(500);
-/// The name of the database in errors, which never show its URL.
-const DATABASE: &str = "Postgres";
 
 /// Reads the tally of a pool's accounts over 24 hours, as rows of (account, accepted, complained,
 /// now).
@@ -35,9 +33,12 @@ pub fn from_tally(db: Db, exists: PoolExists) -> ComplaintSource {
     Arc::new(move |pool| {
         let (db, exists, pool) = (db.clone(), exists.clone(), pool.to_owned());
         Box::pin(async move {
-            let rows = read(sqlx::query(TALLY).bind(&pool).fetch_all(&db)).await?;
-            if !rows.is_empty() {
-                return of_rows(&rows).map_err(|error| unread(&error));
+            let found = read(async {
+                let rows = sqlx::query(TALLY).bind(&pool).fetch_all(&db).await?;
+                of_rows(&rows)
+            });
+            if let Some(complaints) = found.await? {
+                return Ok(complaints);
             }
             let (at, was_counted): (f64, bool) =
                 read(sqlx::query_as(EVER).bind(&pool).fetch_one(&db)).await?;
@@ -52,35 +53,20 @@ pub fn from_tally(db: Db, exists: PoolExists) -> ComplaintSource {
     })
 }
 
-/// Returns the complaints that rows of the tally tell.
-fn of_rows(rows: &[PgRow]) -> Result<Complaints, sqlx::Error> {
+/// Returns the complaints that rows of the tally tell; `None` if there are no rows.
+fn of_rows(rows: &[PgRow]) -> Result<Option<Complaints>, sqlx::Error> {
     let mut accounts: Vec<(String, f64, f64)> = Vec::new();
-    let mut at = 0.0;
+    let mut read_at = None;
     for row in rows {
         accounts.push((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?));
-        at = row.try_get(3)?;
+        read_at = Some(row.try_get(3)?);
     }
     let accounts = accounts
         .iter()
         .map(|(account, accepted, complained)| (account.as_str(), *accepted, *complained));
-    Ok(worst(accounts, at))
+    Ok(read_at.map(|at| worst(accounts, at)))
 }
 
-/// Waits for an answer of the database.
 async fn read<T>(call: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, Error> {
-    match tokio::time::timeout(TALLY_TIMEOUT, call).await {
-        Ok(answer) => answer.map_err(|error| unread(&error)),
-        Err(_) => Err(Error::TimedOut {
-            url: DATABASE.to_owned(),
-            within_ms: TALLY_TIMEOUT.as_millis(),
-        }),
-    }
-}
-
-fn unread(error: &sqlx::Error) -> Error {
-    tracing::debug!(%error, "no tally of complaints");
-    Error::Unreachable {
-        url: DATABASE.to_owned(),
-        reason: "the tally of complaints cannot be read".to_owned(),
-    }
+    own_database::read(TALLY_TIMEOUT, "the tally of complaints", call).await
 }

@@ -15,6 +15,7 @@ pub mod feedback;
 pub mod figure;
 #[cfg(feature = "mongodb")]
 pub mod mongodb;
+pub mod own_database;
 pub mod postgres;
 pub mod probe;
 pub mod prometheus;

@@ -47,10 +47,6 @@ const SERVICES: &[(&str, &str)] = &[
     ("gateway/window_lease.rs", "Holds a lease in Postgres."),
     ("gateway/batches.rs", "Batches requests of connections."),
     (
-        "gateway/tenant_queues.rs",
-        "Lets requests wait for each other.",
-    ),
-    (
         "gateway/connection_counts.rs",
         "Reports open connections to a store.",
     ),
@@ -58,6 +54,7 @@ const SERVICES: &[(&str, &str)] = &[
     ("**/postgres", "Adapter to Postgres."),
     ("notify/alarm_postgres.rs", "Adapter to Postgres."),
     ("signals/complaints_postgres.rs", "Adapter to Postgres."),
+    ("signals/own_database.rs", "Waits for Postgres."),
     ("**/redis", "Adapter to Redis."),
     ("throttle/leased.rs", "Adapter to Redis."),
     ("throttle/foreign.rs", "Adapter to Redis."),
