@@ -5,7 +5,6 @@
 //! the journals for listeners.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Display;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -25,7 +24,7 @@ use crate::api::throttles::measured::Measured;
 use crate::api::throttles::pace::RateWindow;
 use crate::api::throttles::view;
 use crate::governor::GovernorView;
-use crate::jobs::postgres::{CountedWorkers, is_disk_full};
+use crate::jobs::postgres::{CountedWorkers, is_disk_full, within};
 use crate::jobs::{Depth, Failing, Queue, QueueStatus};
 use crate::postgres::Replica;
 use crate::service::FailureLog;
@@ -335,28 +334,14 @@ fn tick_throttle(measured: &Measured, now: Timestamp) -> TickThrottle {
     }
 }
 
-/// Waits for one of the counts; fails with the reason.
-async fn counted<T, E: Display>(
-    limit: Duration,
-    read: impl Future<Output = Result<T, E>>,
-) -> Result<T, String> {
-    match timeout(limit, read).await {
-        Ok(read) => read.map_err(|error| error.to_string()),
-        Err(_) => Err(format!(
-            "Postgres did not answer within {} s",
-            limit.as_secs()
-        )),
-    }
-}
-
 async fn count_at_leisure(deps: &Deps, counts: &ArcSwap<Counts>) {
     let mut is_lost = false;
     let depths = |queue: Queue| async move { queue.depths().await };
     loop {
         let (depths, failing, status) = tokio::join!(
-            counted(COUNT_TIMEOUT, deps.queue.read_lagging(depths)),
-            counted(COUNT_TIMEOUT, deps.queue.workers_and_failing()),
-            counted(COUNT_TIMEOUT, deps.queue.status())
+            within(COUNT_TIMEOUT, deps.queue.read_lagging(depths)),
+            within(COUNT_TIMEOUT, deps.queue.workers_and_failing()),
+            within(COUNT_TIMEOUT, deps.queue.status())
         );
         match (depths, failing, status) {
             (Ok(depths), Ok((workers, failing)), Ok(status)) => {
@@ -376,7 +361,8 @@ async fn count_at_leisure(deps: &Deps, counts: &ArcSwap<Counts>) {
                 let last = counts.load().failed(&status, is_disk_full(Instant::now()));
                 counts.store(Arc::new(last));
                 if !is_lost {
-                    let reason = depths.err().or(failing.err()).or(status.err());
+                    let error = depths.err().or(failing.err()).or(status.err());
+                    let reason = error.map(|error| error.to_string());
                     tracing::warn!(
                         reason = reason.unwrap_or_default(),
                         "jobs cannot be counted; the last count is shown"
@@ -484,22 +470,6 @@ async fn follow_for_listeners(deps: &Deps) {
 mod tests {
     use super::*;
     use crate::api::stream::live::TICK_THROTTLES_MAX;
-
-    #[tokio::test]
-    async fn a_count_that_nobody_answers_fails_with_the_reason() {
-        let unanswered = std::future::pending::<Result<(), String>>();
-        assert_eq!(
-            counted(Duration::ZERO, unanswered).await,
-            Err("Postgres did not answer within 0 s".to_owned())
-        );
-        let refused = async { Err::<(), _>("refused") };
-        assert_eq!(
-            counted(COUNT_TIMEOUT, refused).await,
-            Err("refused".to_owned())
-        );
-        let read = async { Ok::<_, String>(3) };
-        assert_eq!(counted(COUNT_TIMEOUT, read).await, Ok(3));
-    }
 
     #[test]
     fn counts_that_fail_alone_are_no_want_of_writes() {

@@ -258,3 +258,20 @@ fn refused(error: &dyn sqlx::error::DatabaseError) -> Option<Error> {
         message,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_answer_that_does_not_come_is_an_error_with_the_time() {
+        let unanswered = std::future::pending::<Result<(), Error>>();
+        let late = within(Duration::ZERO, unanswered).await.unwrap_err();
+        assert!(late.to_string().ends_with("no answer within 0 s"), "{late}");
+        let refused = async { Err::<(), _>(Error::Lost("refused".to_owned())) };
+        let refused = within(Duration::MAX, refused).await.unwrap_err();
+        assert!(refused.to_string().ends_with("refused"), "{refused}");
+        let read = async { Ok(3) };
+        assert_eq!(within(Duration::MAX, read).await.unwrap(), 3);
+    }
+}
