@@ -70,8 +70,7 @@ pub fn is_admission(throttle: &str) -> bool {
 /// Returns true for a throttle of this module. No job is enqueued into it, and its number is not
 /// limited: there are as many as tenants, which an operator registers.
 pub fn is_of_admission(throttle: &str) -> bool {
-    let beginnings = [ADMISSION, CRITICAL, CHANNELS, CONNECTIONS];
-    beginnings.iter().any(|one| throttle.starts_with(one))
+    counts_messages(throttle) || throttle.starts_with(CONNECTIONS)
 }
 
 /// Returns true for a throttle that counts messages and not what runs: nobody reports the end of

@@ -80,7 +80,7 @@ impl ApiLimit {
 /// Returns the limit for a request: the one with the longest prefix, and of two with the same the
 /// one that names the method; `None` if no group holds it.
 ///
-/// Where servers would serve different paths, the one with the fewest requests of a key counts.
+/// The one with the fewest requests of a key counts where servers would serve different paths.
 pub fn limit_of<'a>(
     limits: &'a [ApiLimit],
     api: &str,

@@ -8,7 +8,7 @@ use tokio::sync::{Mutex, MutexGuard};
 
 use super::admission::is_of_admission;
 use super::api_limit::is_of_the_api;
-use super::on_demand::best_pattern;
+use super::on_demand::maker_of;
 use super::tenant::tenant_of;
 use super::{Error, KnobProblem, Name, Store};
 
@@ -50,9 +50,7 @@ impl Listing {
         let listed = self.read(store).await?;
         let owner = tenant_of(name.as_str()).map(ToOwned::to_owned);
         let known = listed.counted.get(&owner).map_or(0, BTreeSet::len);
-        let is_made = is_of_admission(name.as_str()) || known < made_max;
-        let pattern = best_pattern(name, &listed.patterns).filter(|_| is_made);
-        Ok(pattern.cloned())
+        Ok(maker_of(name, &listed.patterns, || known >= made_max).cloned())
     }
 
     /// Counts a throttle that is to be made on first use, or refuses it where there are `made_max`

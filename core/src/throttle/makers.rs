@@ -1,9 +1,8 @@
 //! The patterns that make throttles on first use, within the bound of their number.
 
 use super::Name;
-use super::admission::is_of_admission;
 use super::caller_knobs::bounds_reached;
-use super::on_demand::best_pattern;
+use super::on_demand::maker_of;
 use super::tenant::tenant_of;
 
 /// The patterns among all throttles, and the owners for whom none is made any more.
@@ -31,10 +30,9 @@ impl Makers {
     /// does not exist; `None` if none does.
     pub fn pattern_of(&self, name: &Name) -> Option<&Name> {
         let owner = tenant_of(name.as_str());
-        let is_full = self.made_max == 0 || self.full.iter().any(|of| of.as_deref() == owner);
-        // Those of the admission of messages do not count.
-        let is_made = is_of_admission(name.as_str()) || !is_full;
-        best_pattern(name, &self.patterns).filter(|_| is_made)
+        maker_of(name, &self.patterns, || {
+            self.made_max == 0 || self.full.iter().any(|of| of.as_deref() == owner)
+        })
     }
 }
 

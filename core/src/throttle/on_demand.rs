@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 
+use super::admission::is_of_admission;
 use super::api_limit::is_of_the_api;
 use super::direct_change::is_changed_directly;
 use super::knobs::truth;
@@ -48,16 +49,23 @@ pub fn best_pattern<'a>(
         .max_by_key(|pattern| pattern.as_str().len())
 }
 
+/// Returns the pattern from which the first request for its tokens would make a throttle that does not
+/// exist; `None` if none fits, or `is_full` because as many exist as may. Those of the admission of
+/// messages do not count.
+pub(super) fn maker_of<'a>(
+    name: &Name,
+    patterns: &'a [Name],
+    is_full: impl FnOnce() -> bool,
+) -> Option<&'a Name> {
+    let is_made = is_of_admission(name.as_str()) || !is_full();
+    best_pattern(name, patterns).filter(|_| is_made)
+}
+
 /// Returns the knobs of a pattern that a throttle gets. A pattern may fit the parent that it names,
 /// which has none then.
 pub fn inherited_by(name: &Name, raw: &KnobTexts) -> KnobTexts {
     let mut knobs = inherited(raw);
-    if knobs
-        .get("parent")
-        .is_some_and(|parent| parent == name.as_str())
-    {
-        knobs.remove("parent");
-    }
+    knobs.retain(|field, text| field != "parent" || text != name.as_str());
     knobs
 }
 

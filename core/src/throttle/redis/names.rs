@@ -73,19 +73,19 @@ impl RedisStore {
                 .collect(),
             read => read?,
         };
-        let new: Vec<String> = {
-            let noted: BTreeSet<&str> = texts.iter().map(|text| text.0.as_str()).collect();
-            let is_new = |name: &&String| !noted.contains(name.as_str());
-            found.iter().filter(is_new).cloned().collect()
-        };
-        // A server that accepts no writes still tells what it has, and a later search finds these
-        // again.
-        let _ = self.note_names(&new).await;
-        let names: BTreeSet<Name> = texts
+        let mut names: BTreeSet<Name> = texts
             .into_iter()
-            .chain(found.into_iter().map(Text))
             .filter_map(|text| Name::or_pattern(text.0).ok())
             .collect();
+        let found = found
+            .into_iter()
+            .filter_map(|name| Name::or_pattern(name).ok());
+        let new: Vec<Name> = found.filter(|name| !names.contains(name)).collect();
+        let texts: Vec<String> = new.iter().map(Name::to_string).collect();
+        // A server that accepts no writes still tells what it has, and a later search finds these
+        // again.
+        let _ = self.note_names(&texts).await;
+        names.extend(new);
         let all: Vec<Name> = names.into_iter().collect();
         let read = |slot, part| self.exist(slot, part);
         let answers = self.by_slots(&all, read).await;
