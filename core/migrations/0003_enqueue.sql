@@ -34,14 +34,19 @@ end $$;
 
 -- === Throttles ===================================================================================
 
+-- The number in the text of a knob, as Redis and Rust read it; null if the text is none.
+create function flyball.knob_number(text text) returns float8
+language sql immutable parallel safe
+return case when text ~ '^[ \t\n\r\v\f]*[-+]?([0-9]{1,12}(\.[0-9]{0,20})?|\.[0-9]{1,20})([eE][-+]?[0-9]{1,2})?[ \t\n\r\v\f]*$' then text::float8 end;
+
 -- The highest cost of a job that a throttle accepts, by the recorded knobs: `max_cost`, else 10
 -- windows of tokens or a full bucket, and at least 1000; of the throttle and those above it the
 -- lowest counts. An unreadable value counts as absent, as in `Knobs::max_cost`.
 create function flyball.max_cost(throttle text) returns float8
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set standard_conforming_strings = on as $$
 declare
-    number constant text := '^[ \t\n\r\v\f]*[-+]?([0-9]{1,12}(\.[0-9]{0,20})?|\.[0-9]{1,20})([eE][-+]?[0-9]{1,2})?[ \t\n\r\v\f]*$';
     f      jsonb;
+    cost   float8;
     rate   float8;
     span   float8;
     burst  float8;
@@ -52,14 +57,15 @@ begin
     for depth in 1..4 loop
         select b.fields into f from flyball.knobs b where b.throttle = name;
         exit when f is null and lowest is not null;
-        if f ->> 'max_cost' ~ number and (f ->> 'max_cost')::float8 between 0.001 and 1e9 then
-            lowest := least(lowest, (f ->> 'max_cost')::float8);
+        cost := flyball.knob_number(f ->> 'max_cost');
+        if cost between 0.001 and 1e9 then
+            lowest := least(lowest, cost);
         else
-            rate := case when f ->> 'rps' ~ number then (f ->> 'rps')::float8 end;
-            span := case when f ->> 'window' ~ number then (f ->> 'window')::float8 end;
-            burst := case when f ->> 'burst' ~ number then (f ->> 'burst')::float8 end;
+            rate := flyball.knob_number(f ->> 'rps');
+            span := flyball.knob_number(f ->> 'window');
+            burst := flyball.knob_number(f ->> 'burst');
             if f ->> 'mode' = 'auto' and coalesce(rate, 0) >= 0 then
-                rate := greatest(rate, case when f ->> 'max' ~ number then (f ->> 'max')::float8 else 1000 end);
+                rate := greatest(rate, coalesce(flyball.knob_number(f ->> 'max'), 1000));
             end if;
             lowest := least(lowest, case when rate < 0 then 1e9
                 else least(greatest(greatest(10, case when burst <= 1e4 then burst end) * coalesce(span, 1) * coalesce(rate, 0), 1000), 1e9) end);
@@ -542,7 +548,6 @@ set standard_conforming_strings = on set jit = off as $$
 #variable_conflict use_variable
 declare
     count_max     constant bigint := 5000;
-    number        constant text := '^[ \t\n\r\v\f]*[-+]?([0-9]{1,12}(\.[0-9]{0,20})?|\.[0-9]{1,20})([eE][-+]?[0-9]{1,2})?[ \t\n\r\v\f]*$';
     cap           bigint;
     depth         bigint;
     ready_count   bigint;
@@ -554,9 +559,9 @@ begin
     select case when k.size between 1 and 1e9 and k.size = floor(k.size) then k.size::bigint end, k.overflow_mode
     into cap, overflow_mode
     from (
-        select (b.fields ->> 'max_backlog')::float8 as size, b.fields ->> 'on_backlog' as overflow_mode
+        select flyball.knob_number(b.fields ->> 'max_backlog') as size, b.fields ->> 'on_backlog' as overflow_mode
         from flyball.knobs b
-        where b.throttle = throttle and b.fields ->> 'max_backlog' ~ number
+        where b.throttle = throttle
     ) k;
     if cap is null then
         return;
