@@ -28,6 +28,9 @@ const MAX_ANSWER_BYTES: usize = 32 << 20;
 /// Longest id of a document in Elasticsearch and OpenSearch, in bytes.
 const ID_BYTES_MAX: usize = 512;
 
+/// Types of the error of an index that does not exist.
+const NO_INDEX: [&str; 2] = ["index_not_found_exception", "IndexMissingException"];
+
 /// Beginning of the names of actions that write documents, in refusals of a missing right.
 const WRITE_ACTION: &str = "[indices:data/write/";
 /// Names of the actions that make an index that does not exist.
@@ -281,7 +284,7 @@ fn refusal(status: StatusCode, text: &str, retry_after: Option<Duration>) -> Wri
             retry_after,
             reason,
         },
-        404 if names_no_index(text) => WriteError::Gone(reason),
+        404 if NO_INDEX.iter().any(|kind| text.contains(kind)) => WriteError::Gone(reason),
         403 if names_create_action(text) => WriteError::Absent(reason),
         // A missing right may be granted and a proxy may recover, so a retry may help.
         401 | 403 | 407 | 408 | 500..=599 => WriteError::Lost(reason),
@@ -371,7 +374,7 @@ fn verdict(item: &Value, creates: bool) -> Result<WriteOutcome, WriteError> {
     Ok(match status {
         200..300 => WriteOutcome::Stored,
         // Without an index no document can be stored, and none counts as deleted.
-        404 if names_no_index(kind) => return Err(WriteError::Gone(reason())),
+        404 if NO_INDEX.contains(&kind) => return Err(WriteError::Gone(reason())),
         // Without the pipeline that the job names, each document is refused until the pipeline is
         // made.
         400 if reason().starts_with(MISSING_PIPELINE) => return Err(WriteError::Wrong(reason())),
@@ -413,13 +416,6 @@ fn verdict(item: &Value, creates: bool) -> Result<WriteOutcome, WriteError> {
         0 | 408 | 500.. => WriteOutcome::Busy(reason()),
         _ => WriteOutcome::Refused(reason()),
     })
-}
-
-/// Returns true for the type of an error, or an answer with it, of an index that does not exist.
-fn names_no_index(text: &str) -> bool {
-    ["index_not_found_exception", "IndexMissingException"]
-        .iter()
-        .any(|kind| text.contains(kind))
 }
 
 fn names_create_action(text: &str) -> bool {
