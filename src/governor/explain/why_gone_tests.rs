@@ -8,12 +8,8 @@ use crate::governor::law::TripRecord;
 fn a_throttle_that_none_can_be_or_that_makes_itself_is_not_to_be_created() {
     let missing = WhyInput {
         name: "mail:lane",
-        status: None,
-        view: None,
-        decisions: &[],
-        pattern: None,
         ready: Some(12),
-        now: NOW,
+        ..input(None, None)
     };
     let told = sentence(missing);
     assert!(

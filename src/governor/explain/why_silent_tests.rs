@@ -8,13 +8,8 @@ fn told(view: &GovernorView, rps: f64, after_s: f64) -> String {
     let (mut view, status) = (view.clone(), status(rps, Mode::Auto));
     view.age(NOW + after_s);
     sentence(WhyInput {
-        name: "reindex",
-        status: Some(&status),
-        view: Some(&view),
-        decisions: &[],
-        pattern: None,
-        ready: None,
         now: NOW + after_s,
+        ..input(Some(&status), Some(&view))
     })
 }
 

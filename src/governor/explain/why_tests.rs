@@ -54,14 +54,23 @@ fn ask(
     ready: Option<u64>,
 ) -> String {
     sentence(WhyInput {
+        decisions,
+        ready,
+        ..input(status, view)
+    })
+}
+
+/// Returns the facts about a throttle without decisions and waiting jobs.
+fn input<'a>(status: Option<&'a Status>, view: Option<&'a GovernorView>) -> WhyInput<'a> {
+    WhyInput {
         name: "reindex",
         status,
         view,
-        decisions,
+        decisions: &[],
         pattern: None,
-        ready,
+        ready: None,
         now: NOW,
-    })
+    }
 }
 
 const POLICY: &str = "[[signal]]\nname = \"search-load\"\nquery = \"q\"\nsetpoint = 2.0\n\
@@ -381,13 +390,8 @@ fn an_open_breaker_says_what_tripped_it_and_since_when() {
     let view = GovernorView::new(&state, &policy, NOW + 10.0).unwrap();
     let status = status(0.0, Mode::Auto);
     let requested = WhyInput {
-        name: "reindex",
-        status: Some(&status),
-        view: Some(&view),
-        decisions: &[],
-        pattern: None,
-        ready: None,
         now: NOW + 10.0,
+        ..input(Some(&status), Some(&view))
     };
     assert_eq!(
         sentence(requested),

@@ -1,4 +1,4 @@
-//! What commands tell while Redis answers and accepts no writes.
+//! The answers of commands while Redis answers and accepts no writes.
 
 use serde_json::json;
 

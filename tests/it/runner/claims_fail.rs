@@ -11,13 +11,9 @@ async fn a_worker_whose_claims_fail_says_why_and_goes_on_by_itself() {
     let (_, run) = counter(Outcome::Done);
     fixture.kind("noop", run);
     fixture.enqueue("noop", "fast", "", 1).await;
-    let refuse = "create function public.refuse() returns trigger language plpgsql as
-            $$ begin raise exception 'no lease today'; end $$;
-        create trigger refuse before insert on flyball.lease for each row execute function public.refuse()";
-    sqlx::raw_sql(refuse)
-        .execute(fixture.database.pool())
-        .await
-        .unwrap();
+    fixture
+        .refuse("before insert on flyball.lease", "no lease today")
+        .await;
     let worker = fixture.worker(quick()).await;
 
     let failure = eventually("the worker says that its claims fail", SOON, || async {

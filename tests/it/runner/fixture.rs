@@ -58,6 +58,17 @@ impl WorkerFixture {
         stopped
     }
 
+    /// Lets Postgres refuse what a trigger sees `when`, such as `before insert on flyball.lease`.
+    pub async fn refuse(&self, when: &str, words: &str) {
+        let trigger = format!(
+            "create function public.refuse() returns trigger language plpgsql as
+                $$ begin raise exception '{words}'; end $$;
+            create trigger refuse {when} for each row execute function public.refuse()"
+        );
+        let trigger = sqlx::raw_sql(sqlx::AssertSqlSafe(trigger));
+        trigger.execute(self.database.pool()).await.unwrap();
+    }
+
     pub fn kind<F, R>(&mut self, name: &str, run: F)
     where
         F: Fn(Job, Context) -> R + Send + Sync + 'static,

@@ -265,13 +265,9 @@ async fn a_job_that_could_not_be_put_back_is_free_before_those_of_its_claim_end(
     let mut fixture = WorkerFixture::new().await;
     fixture.kind("patient", patient);
     fixture.in_turn(&["patient", "elsewhere"], 4).await;
-    let refuse = "create function public.refuse() returns trigger language plpgsql as
-            $$ begin raise exception 'not now'; end $$;
-        create trigger refuse before delete on flyball.lease for each row execute function public.refuse()";
-    sqlx::raw_sql(refuse)
-        .execute(fixture.database.pool())
-        .await
-        .unwrap();
+    fixture
+        .refuse("before delete on flyball.lease", "not now")
+        .await;
     let config = Config {
         grace: Duration::from_millis(100),
         ..quick()
