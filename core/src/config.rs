@@ -96,7 +96,11 @@ impl Settings {
         if let Some(path) = file {
             let shown = path.display().to_string();
             let text = std::fs::read_to_string(path).map_err(|source| Error::Unreadable {
-                file: shown.clone(),
+                // The link itself is there, so an error that only names it would seem untrue.
+                file: match path.read_link() {
+                    Ok(target) => format!("{shown}, a link to {}", target.display()),
+                    Err(_) => shown.clone(),
+                },
                 source,
             })?;
             let document = TomlDocument::parse(&text)

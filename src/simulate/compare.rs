@@ -66,7 +66,7 @@ pub fn compare(
     days: u64,
 ) -> Vec<ComparisonRow> {
     let tasks: Vec<(usize, u64)> = (0..scenarios.len())
-        .flat_map(|n| (0..days).map(move |day| (n, first + day)))
+        .flat_map(|n| (0..days).map(move |day| (n, first.wrapping_add(day))))
         .collect();
     let next = AtomicUsize::new(0);
     let work = || {

@@ -47,6 +47,11 @@ const CHANGED_THEN_WRITTEN: [&str; 11] = [
     "/api/v1/pools/{name}/accounts/{account}/resume",
 ];
 
+tokio::task_local! {
+    /// Set while a request is answered to its end.
+    static TO_THE_END: ();
+}
+
 /// Answers requests for such changes in tasks of their own. A request ends where its client goes
 /// away, and nobody may make a change without an entry by closing the connection in between.
 pub async fn to_the_end(request: Request, next: Next) -> Response {
@@ -57,7 +62,7 @@ pub async fn to_the_end(request: Request, next: Next) -> Response {
         return next.run(request).await;
     }
     let answer = next.run(request).in_current_span();
-    match tokio::spawn(answer.boxed()).await {
+    match tokio::spawn(TO_THE_END.scope((), answer).boxed()).await {
         Ok(answer) => answer,
         Err(ended) => match ended.try_into_panic() {
             Ok(panic) => resume_unwind(panic),
@@ -70,6 +75,11 @@ pub async fn to_the_end(request: Request, next: Next) -> Response {
 /// Writes an entry. A change that is already made is not undone if its entry cannot be written, so
 /// the failure is returned as a warning.
 pub async fn note(queue: &Queue, entry: &AuditEntry) -> Option<String> {
+    debug_assert!(
+        TO_THE_END.try_with(|()| ()).is_ok(),
+        "the route of {} is missing from CHANGED_THEN_WRITTEN",
+        entry.action
+    );
     // In a task of its own, because the request ends here if its client goes away.
     let write = write(queue.clone(), entry.clone()).in_current_span();
     match tokio::spawn(write.boxed()).await {

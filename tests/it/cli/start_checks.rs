@@ -177,7 +177,10 @@ async fn tables_and_knobs_files_that_cannot_be_used_are_named_before_postgres_is
 async fn a_link_that_leads_nowhere_is_not_taken_for_nothing() {
     let shell = without_postgres().await;
     for (name, words) in [
-        ("flyball.toml", "cannot read flyball.toml: No such file"),
+        (
+            "flyball.toml",
+            "cannot read flyball.toml, a link to nowhere: No such file",
+        ),
         ("knobs", "knobs: cannot be read: No such file"),
     ] {
         let link = shell.folder.path().join(name);
