@@ -56,6 +56,10 @@ const NAP_MIN: Duration = Duration::from_millis(2);
 /// with one token.
 const TURNS_LOST: u32 = 3;
 
+/// The requests for one token that follow a refusal of all. Others who wait ask once when the next
+/// token comes, and whoever asks twice then is always too late.
+const TRIES_WITH_ONE: u32 = 20;
+
 /// The tokens wanted: `tokens`, all or nothing, or up to `want` units of `cost` tokens each.
 #[derive(utoipa::ToSchema)]
 #[expect(
@@ -384,10 +388,10 @@ async fn wait_for(
         turn = timeout(wait, line.turn()) => turn.ok(),
         () = state.cancel.cancelled() => None,
     };
-    let mut turns_lost = 0;
+    let (mut turns_lost, mut tries) = (0, 0);
     let mut short_until: Option<Instant> = None;
     loop {
-        let answer = take_turn(&**throttles, ask, turns_lost).await;
+        let answer = take_turn(&**throttles, ask, turns_lost, &mut tries).await;
         let left = wait.saturating_sub(began.elapsed());
         let is_over = turn.is_none() || left.is_zero() || state.cancel.is_cancelled();
         let Some(reported) = answer
@@ -422,19 +426,29 @@ fn is_short(answer: &AcquireResponse) -> bool {
 }
 
 /// Takes what a request asks for, or one token if it has lost its turns and is short of others. Its
-/// windows and the limits of its key have room for all of it then.
+/// windows and the limits of its key have room for all of it then, by the last refusal of all;
+/// `tries` are the requests for one token that are left until the next.
 async fn take_turn(
     throttles: &dyn Store,
     ask: &AcquireRequest,
     turns_lost: u32,
+    tries: &mut u32,
 ) -> AcquireResponse {
-    let answer = throttles.acquire(ask).await;
-    let is_refused = answer.lanes.iter().all(|grant| grant.granted == 0);
     let begins = turns_lost >= TURNS_LOST && ask.lanes[0].cost > 1.0;
-    match begins && is_refused && is_short(&answer) {
-        true => begin_with_one(throttles, ask).await,
-        false => answer,
+    if !begins || *tries == 0 {
+        let answer = throttles.acquire(ask).await;
+        let is_refused = answer.lanes.iter().all(|grant| grant.granted == 0);
+        if !(begins && is_refused && is_short(&answer)) {
+            return answer;
+        }
+        *tries = TRIES_WITH_ONE;
     }
+    let answer = begin_with_one(throttles, ask).await;
+    *tries = match is_short(&answer) {
+        true => *tries - 1,
+        false => 0,
+    };
+    answer
 }
 
 /// Takes one token of one unit, and charges the rest of it, for which all then wait: what others

@@ -42,7 +42,8 @@ fn ask(key: &str, cost: f64) -> AcquireRequest {
 }
 
 async fn taken(store: &MemoryStore, ask: &AcquireRequest, turns_lost: u32) -> u32 {
-    take_turn(store, ask, turns_lost).await.lanes[0].granted
+    let answer = take_turn(store, ask, turns_lost, &mut 0).await;
+    answer.lanes[0].granted
 }
 
 #[tokio::test]
@@ -57,6 +58,24 @@ async fn a_request_that_has_lost_its_turns_begins_with_one_token_and_owes_the_re
     assert_eq!(taken(&store, &many, TURNS_LOST).await, 1);
     now_us.fetch_add(60_000, Ordering::Relaxed);
     assert_eq!(taken(&store, &one, 0).await, 0);
+}
+
+#[tokio::test]
+async fn what_lost_its_turns_asks_for_one_token_at_once_until_something_else_refuses_it() {
+    let (store, now_us) = throttle_of(&[("rps", "20")]);
+    let (one, many) = (ask("few", 1.0), ask("many", 8.0));
+    for _ in 0..100 {
+        taken(&store, &one, 0).await;
+    }
+    let mut tries = 0;
+    for left in [TRIES_WITH_ONE - 1, TRIES_WITH_ONE - 2] {
+        let answer = take_turn(&store, &many, TURNS_LOST, &mut tries).await;
+        assert_eq!((answer.lanes[0].granted, tries), (0, left));
+    }
+    store.write_raw(&Name::new("mixed").unwrap(), "key_rps", "0");
+    now_us.fetch_add(60_000, Ordering::Relaxed);
+    let answer = take_turn(&store, &many, TURNS_LOST, &mut tries).await;
+    assert_eq!((answer.lanes[0].granted, tries), (0, 0));
 }
 
 #[tokio::test]
