@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 
 use super::process::SOON;
 use crate::support::eventually;
-use crate::support::process::{Gate, Process, ProcessFixture};
+use crate::support::process::{Gate, Process, ProcessFixture, ignores_hangup};
 
 #[tokio::test]
 async fn sigterm_lets_running_jobs_finish_and_claims_nothing_new() {
@@ -165,6 +165,9 @@ async fn two_signals_at_once_are_one_and_let_running_jobs_finish() {
 
 #[tokio::test]
 async fn a_terminal_that_closes_lets_running_jobs_finish() {
+    if ignores_hangup() {
+        return;
+    }
     let fixture = ProcessFixture::new("rps = -1").await;
     fixture.target.gate(Gate::Closed);
     let mut process = fixture.serve();

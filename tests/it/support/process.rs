@@ -17,7 +17,9 @@ use serde_json::json;
 use tempfile::TempDir;
 use tokio::sync::watch;
 
-use super::{Database, PROGRAM, connect_redis, database, eventually, poll, redis_prefix, stack};
+use super::{
+    Database, PROGRAM, connect_redis, database, eventually, poll, redis_prefix, skip, stack,
+};
 
 /// The time to live of the workers under test: the minimum.
 pub const TTL: Duration = Duration::from_secs(3);
@@ -27,6 +29,21 @@ const SETTINGS: &str = "settings";
 
 /// The path of calls that the server neither records nor holds at the gate.
 const MARKER: &str = "marker";
+
+/// Returns true, and reports that the calling test is skipped, if this process ignores SIGHUP, as
+/// below `nohup`: each process that it starts then ignores it too.
+pub fn ignores_hangup() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigIgn:"))
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    let is_ignored = ignored.is_none_or(|mask| mask >> (Signal::HUP.as_raw() - 1) & 1 == 1);
+    if is_ignored {
+        skip("SIGHUP is ignored here, as below nohup");
+    }
+    is_ignored
+}
 
 /// The resources shared by the processes of one test: a database, a Redis prefix, knobs, and an
 /// HTTP server.

@@ -1,6 +1,7 @@
 //! Starting: output, errors, passed-on options, and users.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -277,7 +278,15 @@ async fn it_works_as_an_ordinary_user_too() {
         .uid(65_534)
         .gid(65_534);
     without_urls(&mut command);
-    let mut child = command.spawn().unwrap();
+    // The process of another test may still hold the copy open for writing, until it begins.
+    let mut child = eventually("the copy can be run", Duration::from_secs(60), || {
+        let started = match command.spawn() {
+            Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => None,
+            started => Some(started.unwrap()),
+        };
+        std::future::ready(started)
+    })
+    .await;
 
     let urls: Urls = serde_json::from_str(&first_line(&mut child)).unwrap();
 
